@@ -1,0 +1,31 @@
+"""Trivium: one LLM inference engine in which scheduling, language and compilation meet.
+
+Importing this package loads neither NumPy nor any model code; names resolve on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from trivium.api import LLM, AsyncLLM, RequestOutput
+    from trivium.config.sampling import SamplingParams
+
+__all__ = ["LLM", "AsyncLLM", "RequestOutput", "SamplingParams", "__version__"]
+
+_HOMES = {
+    "LLM": "trivium.api",
+    "AsyncLLM": "trivium.api",
+    "RequestOutput": "trivium.api",
+    "SamplingParams": "trivium.config.sampling",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'trivium' has no attribute '{name}'")
+    from importlib import import_module  # noqa: PLC0415  (lazy on purpose: see the module docstring)
+
+    return getattr(import_module(_HOMES[name]), name)

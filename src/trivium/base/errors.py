@@ -1,0 +1,152 @@
+"""The exception tree: every deliberate error of Trivium, drawn before it is defined.
+
+::
+
+    TriviumError
+    ├── RequestError                    the caller's fault; HTTP 400 unless a subclass says otherwise
+    │   ├── InvalidParameterError       a field has a value outside its limits
+    │   ├── UnsupportedFeatureError     a field we know and cannot honour; never ignored
+    │   ├── PromptTooLongError          the prompt does not fit the model's context
+    │   ├── RequestTooLargeError        the request can never fit the KV pool, or its body the limit (413)
+    │   ├── TemplateError               the chat template refused the messages
+    │   ├── ModelNotFoundError          no model of that name is served (404)
+    │   └── AuthenticationError         no key, or not the right one (401)
+    ├── ConfigError                     an option has a bad value, or two contradict each other
+    ├── ModelError                      a model cannot be found, fetched or understood
+    │   ├── CheckpointError             a file is truncated, malformed, or lacks a tensor
+    │   └── UnknownArchitectureError    no definition for this architecture; lists what is known
+    ├── CapacityError                   try later: a queue is full (429 or 503, with Retry-After)
+    ├── EngineDeadError                 the engine process died while the request was open (503)
+    └── InternalError                   our fault: an invariant does not hold; please report it
+
+Messages name the thing, the value that was given, the limit, and a way out.
+"""
+
+from __future__ import annotations
+
+
+class TriviumError(Exception):
+    """Root of all deliberate errors."""
+
+    http_status: int = 500
+    code: str = "internal_error"
+
+
+class RequestError(TriviumError):
+    """The request is at fault: the caller can fix it and try again.
+
+    Attributes:
+        param: The request field at fault, or `None` when it is not one field.
+    """
+
+    http_status = 400
+    code = "invalid_request"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class InvalidParameterError(RequestError):
+    """A field has a wrong type or a value outside its limits."""
+
+    code = "invalid_value"
+
+
+class UnsupportedFeatureError(RequestError):
+    """A field is known and cannot be honoured, so it is refused rather than ignored."""
+
+    code = "unsupported_parameter"
+
+
+class PromptTooLongError(RequestError):
+    """Prompt and requested output together exceed `max_model_len`."""
+
+    code = "context_length_exceeded"
+
+
+class RequestTooLargeError(RequestError):
+    """The request is larger than a hard limit: the KV pool, or the body-size limit."""
+
+    http_status = 413
+    code = "request_too_large"
+
+
+class TemplateError(RequestError):
+    """The chat template refused these messages, or failed on them."""
+
+    code = "template_error"
+
+
+class ModelNotFoundError(RequestError):
+    """No model of that name is served here."""
+
+    http_status = 404
+    code = "model_not_found"
+
+
+class AuthenticationError(RequestError):
+    """The API key is missing or wrong."""
+
+    http_status = 401
+    code = "invalid_api_key"
+
+
+class ConfigError(TriviumError):
+    """An option has a bad value, or options contradict each other."""
+
+    code = "config_error"
+
+
+class ModelError(TriviumError):
+    """A model cannot be found, fetched or understood."""
+
+    code = "model_error"
+
+
+class CheckpointError(ModelError):
+    """A checkpoint file is truncated, malformed, inconsistent, or lacks a tensor."""
+
+    code = "checkpoint_error"
+
+
+class UnknownArchitectureError(ModelError):
+    """The checkpoint names an architecture without a definition here."""
+
+    code = "unknown_architecture"
+
+
+class CapacityError(TriviumError):
+    """The server is full for now.
+
+    Attributes:
+        retry_after_s: Seconds after which trying again makes sense.
+    """
+
+    http_status = 503
+    code = "overloaded"
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class EngineDeadError(TriviumError):
+    """The engine process died, or stopped answering, while the request was open."""
+
+    http_status = 503
+    code = "engine_dead"
+
+
+class InternalError(TriviumError):
+    """An invariant of ours does not hold. Please report it with the message."""
+
+
+def ensure(condition: object, message: str) -> None:
+    """Raise `InternalError` with `message` unless `condition` holds; survives `python -O`.
+
+    Raises:
+        InternalError: `condition` is false.
+    """
+    if not condition:
+        raise InternalError(message)
