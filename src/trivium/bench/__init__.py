@@ -1,1 +1,1 @@
-"""TODO."""
+"""Floor 9: load client and reports, usable against any OpenAI-compatible server."""

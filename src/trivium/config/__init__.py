@@ -1,1 +1,1 @@
-"""TODO."""
+"""Floor 1: frozen records, one per concern; no behaviour beyond checking themselves."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Floor 2: graphs: ops with signatures and meaning, builder, printer, parser, verifier, interpreter."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Floor 4: architectures: each a function from `ModelConfig` to a graph."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Floor 4: requests, queue, policies, and the building of steps. Decides; computes nothing."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Floor 2: tokenizers, incremental detokenization, chat templates."""

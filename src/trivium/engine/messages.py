@@ -1,0 +1,139 @@
+"""What client and engine say to each other: msgspec structs, one tagged union per direction.
+
+Replay contract: every message of the engine carries its epoch (which incarnation of the process speaks) and every
+`Delta` the index of its first output token. A client drops what comes from another epoch and what it has already seen.
+`Submit` together with the tokens so far suffices to continue a request elsewhere.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from trivium.config.sampling import SamplingParams
+from trivium.sampling.batch import TokenLogprobs
+
+
+class Submit(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Run a request; its `params.num_draws` choices answer separately."""
+
+    request_id: str
+    prompt_ids: list[int]
+    params: SamplingParams
+    """With `seed` filled in by the client, so that the request can be replayed."""
+    output_ids: list[list[int]] = []
+    """Per choice, tokens already generated (replay); empty for a new request."""
+    adapter: str | None = None
+    weight_generation: int = 0
+    cache_salt: str = ""
+    priority: int = 0
+    deadline_s: float | None = None
+    """Seconds from arrival after which the request is ended with an error."""
+
+
+class Abort(msgspec.Struct, frozen=True, tag=True):
+    """End these requests; unknown ids are ignored."""
+
+    request_ids: list[str]
+
+
+class Call(msgspec.Struct, frozen=True, tag=True):
+    """Ask for something that is not a request: statistics, a check, a flush."""
+
+    call_id: int
+    name: str
+    """One of `stats`, `check`, `flush`, `info`."""
+
+
+class Drain(msgspec.Struct, frozen=True, tag=True):
+    """Take nothing new, finish what is open, then exit."""
+
+
+ToEngine = Submit | Abort | Call | Drain
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True):
+    """News of one choice of one request."""
+
+    request_id: str
+    choice: int
+    first_token: int
+    """Index among the output tokens of `token_ids[0]`."""
+    token_ids: list[int]
+    text: str
+    """Text that became certain with these tokens; never the beginning of a stop string, never half a character."""
+    logprobs: list[TokenLogprobs] | None = None
+    """One entry per token of `token_ids`, when asked for."""
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    """In the first delta of choice 0 when asked for: one entry per prompt position from `prompt_logprob_start`; the
+    entry of position 0 is `None`."""
+    cached_len: int = 0
+    finish_reason: str | None = None
+    """Set in the last delta: `stop`, `length`, `abort` or `error`."""
+    stop_reason: int | str | None = None
+    """Token id or text that ended the answer; `None` for an end token of the model, or for length."""
+    cumulative_logprob: float = 0.0
+    """Sum of raw logprobs of the output so far, when `best_of` needs it."""
+    error: str | None = None
+    error_code: str | None = None
+
+
+class Deltas(msgspec.Struct, frozen=True, tag=True):
+    """Everything that one step produced."""
+
+    epoch: int
+    deltas: list[Delta]
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """A request never started."""
+
+    epoch: int
+    request_id: str
+    kind: str
+    """Class name in `base.errors`."""
+    message: str
+    param: str | None = None
+    retry_after_s: float | None = None
+
+
+class Reply(msgspec.Struct, frozen=True, tag=True):
+    """Answer to a `Call`: JSON-like values only."""
+
+    epoch: int
+    call_id: int
+    result: dict[str, object]
+    error: str | None = None
+
+
+class Loading(msgspec.Struct, frozen=True, tag=True):
+    """Progress before ready."""
+
+    epoch: int
+    stage: str
+    done: int
+    total: int
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """Weights are loaded and the loop runs."""
+
+    epoch: int
+    info: dict[str, object]
+
+
+class Heartbeat(msgspec.Struct, frozen=True, tag=True):
+    """The loop is alive; sent at least once a second, with the counters of `engine.stats`."""
+
+    epoch: int
+    stats: dict[str, object]
+
+
+class Fatal(msgspec.Struct, frozen=True, tag=True):
+    """The engine ends because of this error (bad checkpoint, no memory)."""
+
+    epoch: int
+    kind: str
+    message: str
+
+
+FromEngine = Deltas | Refused | Reply | Loading | Ready | Heartbeat | Fatal

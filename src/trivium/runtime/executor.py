@@ -1,0 +1,53 @@
+"""The contract of everything that can run a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from trivium.cache.spec import KVSpec
+    from trivium.sampling.batch import Sampled, SampleRow
+    from trivium.schedule.step import Step
+
+
+class Executor(Protocol):
+    """Runs steps over weights and a KV store that it owns.
+
+    An executor is used by one thread. `forward` leaves the logits of the step's wanted rows in the executor's own
+    memory until the next `forward`; `sample` reads them from there.
+    """
+
+    @property
+    def kv_spec(self) -> KVSpec:
+        """Groups and page length of the KV store."""
+        ...
+
+    @property
+    def num_pages(self) -> tuple[int, ...]:
+        """Pages of each KV group."""
+        ...
+
+    def forward(self, step: Step) -> None:
+        """Execute moves, copies, then the model; write KV of all tokens of the step.
+
+        Raises:
+            InternalError: The step contradicts the KV store; the KV of its tokens is undefined.
+        """
+        ...
+
+    def sample(self, rows: Sequence[SampleRow], masks: NDArray[np.uint32] | None = None) -> Sampled:
+        """Draw or score one token per wanted row of the last step.
+
+        Args:
+            rows: One record per entry of the step's `logit_rows`, in that order.
+            masks: [masks, ceil(V / 32)] allowed tokens, bit i % 32 of word i // 32; `step.mask_row` chooses the row.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back memory and threads; the executor is not used afterwards."""
+        ...
