@@ -103,20 +103,22 @@ class SamplingParams:
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise _bad(name, getattr(self, name), "true or false")
-        if self.top_p == 0 or self.typical_p == 0:
-            raise _bad("top_p" if self.top_p == 0 else "typical_p", 0, "greater than 0 and at most 1")
-        if self.repetition_penalty == 0:
-            raise _bad("repetition_penalty", 0, "greater than 0")
+        for name in _POSITIVE:
+            if getattr(self, name) == 0:
+                raise _bad(name, 0, "greater than 0")
+        if self.logprobs_mode not in {None, "raw", "processed"}:
+            raise _bad("logprobs_mode", self.logprobs_mode, "'raw' or 'processed'")
+        self._validate_combinations()
+        self._validate_texts()
+        self._validate_ids(vocab_size)
+
+    def _validate_combinations(self) -> None:
         if not self.spaces_between_special_tokens:
             raise _bad("spaces_between_special_tokens", False, "true (false is not supported)")  # noqa: FBT003
         if self.best_of is not None and self.best_of < self.n:
             raise _bad("best_of", self.best_of, f"at least n = {self.n}")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise _bad("min_tokens", self.min_tokens, f"at most max_tokens = {self.max_tokens}")
-        if self.logprobs_mode not in (None, "raw", "processed"):
-            raise _bad("logprobs_mode", self.logprobs_mode, "'raw' or 'processed'")
-        self._validate_texts()
-        self._validate_ids(vocab_size)
 
     def _validate_texts(self) -> None:
         for name in ("stop", "bad_words"):
@@ -157,6 +159,7 @@ _COUNT_LIMITS: Mapping[str, tuple[int, int]] = {
     "prompt_logprobs": (0, MAX_LOGPROBS),
     "prompt_logprob_start": (0, (1 << 31) - 1),
 }
+_POSITIVE = ("top_p", "typical_p", "repetition_penalty")
 _FLAGS = (
     "include_stop_str_in_output",
     "ignore_eos",

@@ -1,0 +1,133 @@
+"""Every option of a server or an `LLM`, declared once: one frozen record per concern, composed, never inherited.
+
+A field's default, type and docstring are also its command-line flag, its `TRIVIUM_*` variable, its key in a
+configuration file, and its row in the documentation. `None` means "no limit" or "not set", as the docstring says;
+`"auto"` means "choose", and `config.resolve` says what was chosen and why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+Auto = Literal["auto"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """Which model, and how it is read."""
+
+    model: str = "smollm2"
+    """Catalog name, directory in Hugging Face layout, .gguf file, or org/name on the hub."""
+    tokenizer: str | None = None
+    """Directory or tokenizer.json to use instead of the model's own tokenizer."""
+    chat_template: str | None = None
+    """Jinja file, or template text, to use instead of the model's own chat template."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub model."""
+    max_model_len: int | None = None
+    """Longest prompt plus answer in tokens; by default the model's own context, as far as KV memory holds it."""
+    cache_dir: Path | None = None
+    """Where downloads are kept; by default ~/.cache/trivium."""
+    offline: bool = False
+    """Never use the network; everything must be in the cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorOptions:
+    """What runs the model."""
+
+    executor: Literal["auto", "reference"] = "auto"
+    """Executor: reference (op by op in float32)."""
+    array_library: Literal["numpy", "torch"] = "numpy"
+    """Array library of the reference executor; torch needs the hf extra."""
+    device: str = "cpu"
+    """Device of the torch array library."""
+    threads: int | None = None
+    """Compute threads; by default one per usable core."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheOptions:
+    """KV memory and prefix cache."""
+
+    kv_cache_memory: str | None = None
+    """KV memory as a size such as 512MiB or 2GB; overrides kv_cache_fraction."""
+    kv_cache_fraction: float = 0.5
+    """Share of the memory left to this process (cgroup limit less weights) that holds KV, 0 to 0.95."""
+    page_len: int = 16
+    """Tokens per KV page, 1 to 256."""
+    prefix_cache: bool = True
+    """Reuse the KV of shared prefixes, exact to the token."""
+    check_accounting: bool = False
+    """Re-derive the owner of every page after each step and report differences (slow; for debugging)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleOptions:
+    """Who runs when."""
+
+    max_num_seqs: int = 64
+    """Most answers that run at the same time."""
+    max_num_batched_tokens: int = 512
+    """Most tokens in one step; longer prompts run in chunks."""
+    max_queue: int = 1024
+    """Most answers that wait; more are refused with 503 and Retry-After."""
+    logprobs_mode: Literal["raw", "processed"] = "raw"
+    """Whether logprobs describe the model's distribution, or the one drawn from."""
+    seed: int = 0
+    """Seed from which seeds are drawn for requests that bring none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """The HTTP server."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = 8000
+    """Port to listen on."""
+    served_model_name: tuple[str, ...] = ()
+    """Names under which the model is served; by default the model's name."""
+    api_key: tuple[str, ...] = ()
+    """API keys as NAME=KEY or KEY; without any, the API is open."""
+    api_key_file: Path | None = None
+    """File of API keys, one NAME=KEY a line."""
+    admin_key: tuple[str, ...] = ()
+    """Keys of the admin routes, as NAME=KEY or KEY; without any, admin routes are off."""
+    cors_origin: tuple[str, ...] = ()
+    """Origins that browsers may call from; none by default."""
+    max_body_bytes: int = 16 * 1024 * 1024
+    """Largest request body."""
+    keep_alive_s: float = 10.0
+    """Seconds of silence after which a stream gets an SSE comment."""
+    heartbeat_timeout_s: float = 10.0
+    """Seconds without a sign of the engine's loop after which /health is no longer 200."""
+    drain_timeout_s: float = 30.0
+    """Seconds that running requests get after SIGTERM."""
+    ssl_certfile: Path | None = None
+    """TLS certificate chain (PEM)."""
+    ssl_keyfile: Path | None = None
+    """TLS private key (PEM)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """What is said, and how."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least important level that is logged."""
+    log_format: Literal["text", "json"] = "text"
+    """Lines for people, or one JSON object a line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """Everything that an engine needs; `serve` adds `ServerOptions`."""
+
+    model: ModelOptions = field(default_factory=ModelOptions)
+    executor: ExecutorOptions = field(default_factory=ExecutorOptions)
+    cache: CacheOptions = field(default_factory=CacheOptions)
+    schedule: ScheduleOptions = field(default_factory=ScheduleOptions)
+    log: LogOptions = field(default_factory=LogOptions)
