@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from trivium.base.ids import TokenId
@@ -61,3 +61,5 @@ class Sampled:
     """[R] `None` where none were wanted."""
     chosen_logprobs: NDArray[np.float64] | None = None
     """[R] raw logprob of each drawn token when some row wants it (best_of), else `None`."""
+    errors: dict[int, str] = field(default_factory=dict)
+    """Row to what is wrong with it (a NaN logit, nothing allowed); such a request fails alone."""

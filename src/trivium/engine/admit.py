@@ -1,0 +1,142 @@
+"""From a `Submit` to the `Request`s of its choices: everything that can be refused is refused here.
+
+A submitted request becomes one `Request` per choice. Choices share prompt, seed and namespace; they differ in `choice`,
+which is part of the random key, and later ones wait for choice 0's prompt (`leader`). Tokens that came with the message
+(replay) are appended to the prompt, and the automaton reads them, so that the stream goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from trivium.base.errors import InvalidParameterError, PromptTooLongError, UnsupportedFeatureError
+from trivium.base.ids import RequestId, TokenId
+from trivium.grammar.automaton import OutputAutomaton
+from trivium.schedule.request import Request
+
+if TYPE_CHECKING:
+    from trivium.config.sampling import LogprobsMode, SamplingParams
+    from trivium.engine.messages import Submit
+    from trivium.sampling.batch import TokenLogprobs
+    from trivium.tokens.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelLimits:
+    """What a loaded model allows, and what belongs to its cache namespace."""
+
+    vocab_size: int
+    max_model_len: int
+    end_ids: tuple[int, ...]
+    """The model's own end tokens."""
+    namespace: tuple[Hashable, ...]
+    """Checkpoint fingerprint and KV dtype."""
+    rope_variant: Callable[[int], Hashable]
+    """Rope table that a request of this reach (longest possible length) uses."""
+    bad_word_ids: Callable[[str], Sequence[Sequence[int]]]
+    """Token spellings of a text that may not be generated."""
+    logprobs_mode: LogprobsMode = "raw"
+
+
+@dataclass(slots=True, kw_only=True)
+class Answer:
+    """The engine's view of one running choice."""
+
+    request: Request
+    user_id: str
+    automaton: OutputAutomaton
+    bad_word_ids: tuple[tuple[int, ...], ...]
+    prompt_logprobs: dict[int, TokenLogprobs | None] = field(default_factory=dict)
+    """Position to logprobs, filled while the prompt runs; `None` for position 0."""
+    is_prompt_reported: bool = False
+    cumulative_logprob: float = 0.0
+    deadline_at_s: float | None = None
+
+
+def admit(message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: float) -> list[Answer]:
+    """Check a submitted request and make its answers, choice 0 first.
+
+    Raises:
+        RequestError: A token id, parameter or length is refused; the message says which and why.
+    """
+    params = message.params
+    params.validate(vocab_size=limits.vocab_size)
+    _check_prompt(message.prompt_ids, limits)
+    if message.adapter is not None:
+        raise UnsupportedFeatureError(f"adapter '{message.adapter}' is not loaded", param="model")
+    limit_len = _limit_len(len(message.prompt_ids), params, limits.max_model_len)
+    filled = replace(params, seed=params.seed or 0, logprobs_mode=params.logprobs_mode or limits.logprobs_mode)
+    bad_word_ids = tuple(tuple(ids) for word in params.bad_words for ids in limits.bad_word_ids(word))
+    answers: list[Answer] = []
+    for choice in range(params.num_draws):
+        own = filled if choice == 0 else replace(filled, prompt_logprobs=None)
+        request = Request(
+            request_id=RequestId(message.request_id if choice == 0 else f"{message.request_id}#{choice}"),
+            choice=choice,
+            prompt_len=len(message.prompt_ids),
+            params=own,
+            end_ids=_end_ids(params, limits),
+            namespace=(*limits.namespace, message.weight_generation, message.cache_salt, limits.rope_variant(limit_len)),
+            limit_len=limit_len,
+            arrival_s=now_s,
+            priority=message.priority,
+            leader=answers[0].request if answers else None,
+            tokens=[TokenId(token) for token in message.prompt_ids],
+        )
+        automaton = OutputAutomaton(tokenizer, own, request.end_ids)
+        for token in message.output_ids[choice] if choice < len(message.output_ids) else ():
+            request.tokens.append(TokenId(token))
+            automaton.advance(TokenId(token))
+        request.automaton = automaton
+        answers.append(
+            Answer(
+                request=request,
+                user_id=message.request_id,
+                automaton=automaton,
+                bad_word_ids=bad_word_ids,
+                deadline_at_s=None if message.deadline_s is None else now_s + message.deadline_s,
+            )
+        )
+    return answers
+
+
+def _check_prompt(prompt_ids: Sequence[int], limits: ModelLimits) -> None:
+    if not prompt_ids:
+        raise InvalidParameterError("the prompt has no tokens; give at least one", param="prompt")
+    low, high = min(prompt_ids), max(prompt_ids)
+    if low < 0 or high >= limits.vocab_size:
+        outside = low if low < 0 else high
+        raise InvalidParameterError(
+            f"prompt token id {outside} is outside the vocabulary, 0 to {limits.vocab_size - 1}", param="prompt"
+        )
+
+
+def _limit_len(prompt_len: int, params: SamplingParams, max_model_len: int) -> int:
+    """Length at which the answer must end.
+
+    Raises:
+        PromptTooLongError: Prompt and requested output exceed the context.
+    """
+    if params.max_tokens is None:
+        if prompt_len >= max_model_len:
+            raise PromptTooLongError(
+                f"the prompt has {prompt_len} tokens; the context of {max_model_len} tokens leaves no room for an "
+                f"answer. Shorten the prompt to at most {max_model_len - 1} tokens",
+                param="prompt",
+            )
+        return max_model_len
+    limit_len = prompt_len + params.max_tokens
+    if limit_len > max_model_len:
+        raise PromptTooLongError(
+            f"the prompt has {prompt_len} tokens and max_tokens is {params.max_tokens}: {limit_len} together, more than "
+            f"the context of {max_model_len} tokens. Shorten the prompt or lower max_tokens",
+            param="prompt" if prompt_len > max_model_len else "max_tokens",
+        )
+    return limit_len
+
+
+def _end_ids(params: SamplingParams, limits: ModelLimits) -> tuple[TokenId, ...]:
+    own = () if params.ignore_eos else limits.end_ids
+    return tuple(TokenId(token) for token in dict.fromkeys((*own, *params.stop_token_ids)))

@@ -1,0 +1,207 @@
+"""The engine loop: choose, run, read, record.
+
+The same loop serves a process of its own (`engine.process`) and the caller's process (`api.LLM`). It knows the executor
+by its protocol only, owns every open answer, and turns each step into deltas. A fault in one step ends the answers of that
+step with an error and leaves the others, and the loop, alive.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trivium.base.errors import TriviumError
+from trivium.base.ids import FinishReason, RequestId
+from trivium.engine.admit import Answer, ModelLimits, admit
+from trivium.engine.messages import Delta, Submit
+from trivium.engine.output import accepted, failed, read_entry, sample_rows
+from trivium.engine.stats import EngineStats
+
+if TYPE_CHECKING:
+    from trivium.base.clock import Clock
+    from trivium.runtime.executor import Executor
+    from trivium.schedule.request import Request
+    from trivium.schedule.scheduler import ScheduledStep, Scheduler
+    from trivium.tokens.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+class EngineLoop:
+    """Runs requests over one executor.
+
+    Invariants:
+        Every open answer is known to the scheduler, and the reverse.
+        An answer ends with exactly one delta that has a finish reason.
+    """
+
+    def __init__(
+        self,
+        *,
+        executor: Executor,
+        scheduler: Scheduler,
+        tokenizer: Tokenizer,
+        limits: ModelLimits,
+        clock: Clock,
+        check_accounting: bool = False,
+    ) -> None:
+        """Take ownership of executor and scheduler."""
+        self._executor = executor
+        self._scheduler = scheduler
+        self._tokenizer = tokenizer
+        self.limits = limits
+        self._clock = clock
+        self._check_accounting = check_accounting
+        self._answers: dict[RequestId, Answer] = {}
+        self._choices: dict[str, list[RequestId]] = {}
+        self._with_deadline: set[RequestId] = set()
+        self._pending: list[Delta] = []
+        self._stats = EngineStats()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step, or a delta, is waiting."""
+        return bool(self._pending) or self._scheduler.has_work
+
+    @property
+    def open_requests(self) -> Sequence[str]:
+        """Ids of user requests that have not ended."""
+        return tuple(self._choices)
+
+    def submit(self, message: Submit) -> None:
+        """Queue a request; its first delta, empty, says that it was accepted.
+
+        Raises:
+            RequestError: The request is refused; nothing of it remains.
+            CapacityError: The queue is full.
+        """
+        answers = admit(message, self.limits, self._tokenizer, now_s=self._clock.now_s())
+        added: list[Answer] = []
+        try:
+            for answer in answers:
+                self._scheduler.add(answer.request)
+                added.append(answer)
+        except TriviumError:
+            for answer in added:
+                self._scheduler.abort(answer.request)
+            raise
+        for answer in answers:
+            self._answers[answer.request.request_id] = answer
+            if answer.deadline_at_s is not None:
+                self._with_deadline.add(answer.request.request_id)
+        self._choices[message.request_id] = [answer.request.request_id for answer in answers]
+        self._stats.prompt_tokens_total += len(message.prompt_ids)
+        self._pending.append(accepted(answers[0]))
+
+    def abort(self, user_ids: Iterable[str]) -> None:
+        """End these requests without further deltas; unknown ids are ignored."""
+        for user_id in user_ids:
+            for request_id in tuple(self._choices.get(user_id, ())):
+                self._scheduler.abort(self._answers[request_id].request)
+                self._close(self._answers[request_id], FinishReason.ABORT)
+
+    def step(self) -> list[Delta]:
+        """Run one step and return its news, along with what was pending."""
+        self._end_overdue()
+        began = time.perf_counter()
+        scheduled = self._scheduler.next()
+        if scheduled is not None:
+            chosen = time.perf_counter()
+            self._run(scheduled)
+            self._stats.scheduler_seconds_total += chosen - began
+            self._stats.observe_step(time.perf_counter() - began)
+            self._check()
+        deltas, self._pending = self._pending, []
+        return deltas
+
+    def _run(self, scheduled: ScheduledStep) -> None:
+        answers = [self._answers[entry.request.request_id] for entry in scheduled.entries]
+        try:
+            rows = sample_rows(scheduled, answers)
+            self._executor.forward(scheduled.step)
+            sampled = self._executor.sample(rows)
+        except Exception as error:  # noqa: BLE001  (the loop outlives any step)
+            self._fail_step(scheduled, error)
+            return
+        outcomes = []
+        for entry, answer in zip(scheduled.entries, answers, strict=True):
+            outcome, news = read_entry(entry, answer, rows, sampled)
+            outcomes.append(outcome)
+            if news is not None:
+                self._stats.generation_tokens_total += len(news.token_ids)
+                self._pending.append(news)
+        self._scheduler.commit(scheduled, outcomes)
+        for answer, outcome in zip(answers, outcomes, strict=True):
+            if outcome.finish is not None:
+                self._close(answer, outcome.finish)
+
+    def _fail_step(self, scheduled: ScheduledStep, error: Exception) -> None:
+        """End every answer of a step that went wrong; their KV of this step is never recorded as computed."""
+        logger.error("step failed, ending its %d requests", len(scheduled.entries), exc_info=error)
+        self._stats.step_errors_total += 1
+        for entry in scheduled.entries:
+            self._end(entry.request, f"the step failed inside the engine: {error}", "internal_error")
+
+    def _end_overdue(self) -> None:
+        now_s = self._clock.now_s()
+        for request_id in tuple(self._with_deadline):
+            answer = self._answers[request_id]
+            if answer.deadline_at_s is not None and now_s >= answer.deadline_at_s:
+                waited = now_s - answer.request.arrival_s
+                self._end(answer.request, f"the request's deadline passed after {waited:.1f} s", "deadline_exceeded")
+
+    def _end(self, request: Request, message: str, code: str) -> None:
+        answer = self._answers.get(request.request_id)
+        if answer is None:
+            return
+        self._scheduler.abort(request)
+        self._pending.append(failed(answer, message, code))
+        self._close(answer, FinishReason.ERROR)
+
+    def _close(self, answer: Answer, reason: FinishReason) -> None:
+        request_id = answer.request.request_id
+        del self._answers[request_id]
+        self._with_deadline.discard(request_id)
+        siblings = self._choices[answer.user_id]
+        siblings.remove(request_id)
+        if not siblings:
+            del self._choices[answer.user_id]
+        counts = self._stats.finished_total
+        counts[reason.value] = counts.get(reason.value, 0) + 1
+
+    def _check(self) -> None:
+        if not self._check_accounting:
+            return
+        for difference in self.check():
+            logger.error("page accounting: %s", difference)
+            self._stats.accounting_differences_total += 1
+
+    def check(self) -> list[str]:
+        """Re-derive the owner of every page by brute force; returns the differences."""
+        return self._scheduler.check()
+
+    def flush(self) -> None:
+        """Forget every cached prefix that no running request uses."""
+        self._scheduler.flush()
+
+    def stats(self) -> dict[str, object]:
+        """Counters and gauges, as plain values."""
+        now = self._scheduler.stats()
+        record = self._stats
+        record.num_waiting, record.num_running = now.num_waiting, now.num_running
+        record.kv_pages_total, record.kv_pages_free = now.pages_total, now.pages_free
+        record.kv_pages_used, record.kv_pages_cached = now.pages_used, now.pages_cached
+        record.kv_waste = now.waste
+        record.prefix_query_tokens_total, record.prefix_hit_tokens_total = now.query_tokens, now.hit_tokens
+        record.preemptions_total = now.preemptions
+        built: dict[str, object] = msgspec.to_builtins(record)
+        return built
+
+    def close(self) -> None:
+        """Give back the executor's memory and threads."""
+        self._executor.close()
+
