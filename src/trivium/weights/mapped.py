@@ -1,0 +1,70 @@
+"""A file mapped into memory, read-only, with every range checked against its real size.
+
+Knows nothing of formats. A view that was taken keeps the mapping alive after `close`, so nothing dangles.
+"""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trivium.base.errors import CheckpointError, ensure
+
+
+class MappedFile:
+    """One file, mapped read-only.
+
+    Attributes:
+        path: The file.
+        size: Its size in bytes when it was opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Map `path`.
+
+        Raises:
+            CheckpointError: The file is missing, unreadable or empty.
+        """
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                self.size = path.stat().st_size
+                if self.size == 0:
+                    raise CheckpointError(f"{path}: the file is empty (0 bytes)")
+                self._mapping: mmap.mmap | None = mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{path}: cannot be read: {error}") from error
+
+    def bytes(self, start: int, end: int) -> NDArray[np.uint8]:
+        """Return bytes [start, end) as a read-only view, [end - start] uint8.
+
+        Raises:
+            InternalError: The range is outside the file, or the file was closed.
+        """
+        ensure(0 <= start <= end <= self.size, f"{self.path}: bytes {start} to {end} of {self.size} were asked for")
+        return np.frombuffer(self.buffer, np.uint8, end - start, start) if end > start else np.empty(0, np.uint8)
+
+    @property
+    def buffer(self) -> mmap.mmap:
+        """The whole mapping, for reading headers.
+
+        Raises:
+            InternalError: The file was closed.
+        """
+        if self._mapping is None:
+            ensure(condition=False, message=f"{self.path} is read after its checkpoint was closed")
+            raise AssertionError  # pragma: no cover
+        return self._mapping
+
+    def close(self) -> None:
+        """Give the mapping back; when views of it are still in use, it goes with the last of them."""
+        mapping, self._mapping = self._mapping, None
+        if mapping is None:
+            return
+        try:
+            mapping.close()
+        except BufferError:  # a view is in use: the mapping is freed with it
+            return
