@@ -76,8 +76,8 @@ class ScheduleOptions:
     """Most answers that wait; more are refused with 503 and Retry-After."""
     logprobs_mode: Literal["raw", "processed"] = "raw"
     """Whether logprobs describe the model's distribution, or the one drawn from."""
-    seed: int = 0
-    """Seed from which seeds are drawn for requests that bring none."""
+    seed: int | None = None
+    """Seed from which seeds are drawn for requests that bring none; by default the system's entropy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,7 +78,12 @@ def admit(message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: 
             prompt_len=len(message.prompt_ids),
             params=own,
             end_ids=_end_ids(params, limits),
-            namespace=(*limits.namespace, message.weight_generation, message.cache_salt, limits.rope_variant(limit_len)),
+            namespace=(
+                *limits.namespace,
+                message.weight_generation,
+                message.cache_salt,
+                limits.rope_variant(limit_len),
+            ),
             limit_len=limit_len,
             arrival_s=now_s,
             priority=message.priority,
@@ -130,8 +135,8 @@ def _limit_len(prompt_len: int, params: SamplingParams, max_model_len: int) -> i
     limit_len = prompt_len + params.max_tokens
     if limit_len > max_model_len:
         raise PromptTooLongError(
-            f"the prompt has {prompt_len} tokens and max_tokens is {params.max_tokens}: {limit_len} together, more than "
-            f"the context of {max_model_len} tokens. Shorten the prompt or lower max_tokens",
+            f"the prompt has {prompt_len} tokens and max_tokens is {params.max_tokens}: {limit_len} together, more "
+            f"than the context of {max_model_len} tokens. Shorten the prompt or lower max_tokens",
             param="prompt" if prompt_len > max_model_len else "max_tokens",
         )
     return limit_len

@@ -1,20 +1,20 @@
 """The engine loop: choose, run, read, record.
 
-The same loop serves a process of its own (`engine.process`) and the caller's process (`api.LLM`). It knows the executor
-by its protocol only, owns every open answer, and turns each step into deltas. A fault in one step ends the answers of that
-step with an error and leaves the others, and the loop, alive.
+The same loop serves a process of its own (`engine.process`) and the caller's process (`api.LLM`). It knows the
+executor by its protocol only, owns every open answer, and turns each step into deltas. A fault in one step ends the
+answers of that step with an error and leaves the others, and the loop, alive.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from trivium.base.errors import TriviumError
+from trivium.base.errors import TriviumError, ensure
 from trivium.base.ids import FinishReason, RequestId
 from trivium.engine.admit import Answer, ModelLimits, admit
 from trivium.engine.messages import Delta, Submit
@@ -46,6 +46,7 @@ class EngineLoop:
         scheduler: Scheduler,
         tokenizer: Tokenizer,
         limits: ModelLimits,
+        info: dict[str, object],
         clock: Clock,
         check_accounting: bool = False,
     ) -> None:
@@ -54,6 +55,7 @@ class EngineLoop:
         self._scheduler = scheduler
         self._tokenizer = tokenizer
         self.limits = limits
+        self.info = info
         self._clock = clock
         self._check_accounting = check_accounting
         self._answers: dict[RequestId, Answer] = {}
@@ -124,7 +126,7 @@ class EngineLoop:
             rows = sample_rows(scheduled, answers)
             self._executor.forward(scheduled.step)
             sampled = self._executor.sample(rows)
-        except Exception as error:  # noqa: BLE001  (the loop outlives any step)
+        except Exception as error:
             self._fail_step(scheduled, error)
             return
         outcomes = []
@@ -184,9 +186,25 @@ class EngineLoop:
         """Re-derive the owner of every page by brute force; returns the differences."""
         return self._scheduler.check()
 
-    def flush(self) -> None:
+    def flush(self) -> dict[str, object]:
         """Forget every cached prefix that no running request uses."""
         self._scheduler.flush()
+        return {"flushed": True}
+
+    def call(self, name: str) -> dict[str, object]:
+        """Do one of the named calls of `messages.Call`.
+
+        Raises:
+            InternalError: The name is unknown.
+        """
+        calls: dict[str, Callable[[], dict[str, object]]] = {
+            "stats": self.stats,
+            "check": lambda: {"differences": self.check()},
+            "flush": self.flush,
+            "info": lambda: self.info,
+        }
+        ensure(name in calls, f"unknown engine call '{name}'; known are {', '.join(calls)}")
+        return calls[name]()
 
     def stats(self) -> dict[str, object]:
         """Counters and gauges, as plain values."""
@@ -204,4 +222,3 @@ class EngineLoop:
     def close(self) -> None:
         """Give back the executor's memory and threads."""
         self._executor.close()
-

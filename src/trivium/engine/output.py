@@ -130,9 +130,7 @@ def delta(
 
 def accepted(answer: Answer) -> Delta:
     """Write the empty delta that says a request is queued."""
-    return Delta(
-        request_id=answer.user_id, choice=0, first_token=answer.request.output_len, token_ids=[], text=""
-    )
+    return Delta(request_id=answer.user_id, choice=0, first_token=answer.request.output_len, token_ids=[], text="")
 
 
 def failed(answer: Answer, message: str, code: str) -> Delta:

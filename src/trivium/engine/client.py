@@ -1,0 +1,407 @@
+"""The client of an engine process: starts it, watches it, starts it again, and streams answers from it.
+
+::
+
+    STARTING ──Ready──► READY ──exit, or no pulse──► DEAD ──back-off──► STARTING (epoch + 1)
+        └──Fatal──► FAILED (a bad checkpoint does not get better by trying again)
+
+When an engine dies, every open request ends with `EngineDeadError` at once; a new engine starts with a higher epoch,
+and what the old one may still say is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import subprocess
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import zmq
+import zmq.asyncio
+
+from trivium.base.errors import EngineDeadError, InternalError, TriviumError
+from trivium.engine.messages import (
+    Abort,
+    Call,
+    Delta,
+    Deltas,
+    Drain,
+    Fatal,
+    FromEngine,
+    Heartbeat,
+    Loading,
+    Ready,
+    Refused,
+    Reply,
+    Submit,
+    ToEngine,
+)
+from trivium.engine.streams import StreamTable, error_from
+from trivium.engine.wire import Sockets, decode_from_engine, encode
+
+if TYPE_CHECKING:
+    from trivium.config.sampling import SamplingParams
+
+logger = logging.getLogger(__name__)
+
+_WATCH_S = 0.2
+_BACKOFF_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
+_STABLE_S = 60.0
+"""An engine that lived this long starts again without back-off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStatus:
+    """What is known about the engine at this moment."""
+
+    is_ready: bool
+    """Weights are loaded and the process lives."""
+    heartbeat_age_s: float
+    """Seconds since the loop last moved, or since the last pulse, whichever is longer ago."""
+    epoch: int
+    info: dict[str, object] = field(default_factory=dict)
+    stats: dict[str, object] = field(default_factory=dict)
+    error: str | None = None
+    """Why there is no engine, or no engine yet."""
+
+
+_STALL_FACTOR = 6.0
+"""A loop that has not moved for this many heartbeat time-outs is given up; `/health` is red after one."""
+
+
+class _Incarnation:
+    """One engine process with its sockets."""
+
+    def __init__(self, command: Sequence[str], payload: bytes, epoch: int) -> None:
+        self.epoch = epoch
+        self.began_s = time.monotonic()
+        self._sockets = Sockets()
+        self._context = zmq.asyncio.Context()
+        self.inbox = self._context.socket(zmq.PULL)
+        self.inbox.set_hwm(0)
+        self.inbox.bind(self._sockets.outbox)
+        self._plain: zmq.Context[zmq.Socket[bytes]] = zmq.Context.shadow(self._context.underlying)
+        self._outbox = self._plain.socket(zmq.PUSH)
+        self._outbox.set_hwm(0)
+        self._outbox.setsockopt(zmq.LINGER, 0)
+        self._outbox.connect(self._sockets.inbox)
+        self.process = subprocess.Popen(  # noqa: S603  (our own module, our own arguments)
+            [*command, str(self._sockets.folder), str(epoch)], stdin=subprocess.PIPE, start_new_session=True
+        )
+        if self.process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.write(payload)
+                self.process.stdin.close()
+
+    def send(self, message: ToEngine) -> None:
+        """Hand a message to ZeroMQ; never blocks."""
+        self._outbox.send(encode(message), zmq.NOBLOCK)
+
+    def close(self) -> None:
+        """Kill the process if it lives, and remove the sockets."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self.inbox.close(linger=0)
+        self._outbox.close(linger=0)
+        self._context.term()
+        self._sockets.close()
+
+
+class EngineClient:
+    """Async access to an engine in a process of its own; used from one event loop."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        payload: bytes,
+        *,
+        seed: int | None = None,
+        heartbeat_timeout_s: float = 10.0,
+        on_progress: Callable[[str, int, int], None] | None = None,
+    ) -> None:
+        """Prepare; nothing starts yet.
+
+        Args:
+            command: Program and arguments of the engine; socket folder and epoch are appended.
+            payload: Written to the engine's standard input (its options).
+            seed: Source of the seeds of requests that bring none; `None` takes the system's entropy.
+            heartbeat_timeout_s: Seconds without a pulse after which the engine counts as dead.
+            on_progress: Told about loading as (stage, done, total).
+        """
+        self._command = tuple(command)
+        self._payload = payload
+        self._seeds = random.Random(seed)  # noqa: S311  (sampling seeds, not secrets)
+        self._timeout_s = heartbeat_timeout_s
+        self._on_progress = on_progress
+        self._streams = StreamTable()
+        self._calls: dict[int, asyncio.Future[dict[str, object]]] = {}
+        self._next_call = 0
+        self._engine: _Incarnation | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._failures = 0
+        self._is_closing = False
+        self._is_ready = False
+        self._last_pulse_s = time.monotonic()
+        self._info: dict[str, object] = {}
+        self._stats: dict[str, object] = {}
+        self._error: str | None = "the engine has not started"
+        self._fatal: TriviumError | None = None
+        self.ready = asyncio.Event()
+        """Set while the engine takes requests."""
+
+    def status(self) -> EngineStatus:
+        """What is known now."""
+        loop_age = self._stats.get("loop_age_s", 0.0)
+        age = time.monotonic() - self._last_pulse_s
+        return EngineStatus(
+            is_ready=self._is_ready,
+            heartbeat_age_s=max(age, float(loop_age) if isinstance(loop_age, (int, float)) else 0.0),
+            epoch=self._engine.epoch if self._engine else 0,
+            info=self._info,
+            stats=self._stats,
+            error=self._error,
+        )
+
+    async def start(self) -> None:
+        """Start the engine process; returns before it is ready."""
+        self._spawn(epoch=1)
+        self._tasks.append(asyncio.create_task(self._watch(), name="trivium-engine-watch"))
+
+    async def wait_ready(self) -> None:
+        """Wait until the engine takes requests.
+
+        Raises:
+            TriviumError: The engine could not be built; the error is the one it met.
+        """
+        while not self.ready.is_set():
+            if self._fatal is not None:
+                raise self._fatal
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.ready.wait(), _WATCH_S)
+
+    async def submit(
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        cache_salt: str = "",
+        priority: int = 0,
+        deadline_s: float | None = None,
+    ) -> AsyncIterator[Delta]:
+        """Run a request and yield its news; the first delta, empty, says that it was accepted.
+
+        Leaving the iteration early aborts the request.
+
+        Raises:
+            RequestError: The engine refused the request.
+            CapacityError: The queue is full, or the engine shuts down.
+            EngineDeadError: There is no engine, or it died while the request was open.
+        """
+        engine = self._ready_engine()
+        own_id = request_id or uuid.uuid4().hex
+        if params.seed is None:
+            params = replace(params, seed=self._seeds.getrandbits(63))
+        self._streams.open(own_id, params.num_draws)
+        has_ended = False
+        try:
+            engine.send(
+                Submit(
+                    request_id=own_id,
+                    prompt_ids=list(prompt_ids),
+                    params=params,
+                    cache_salt=cache_salt,
+                    priority=priority,
+                    deadline_s=deadline_s,
+                )
+            )
+            async for news in self._streams.read(own_id):
+                yield news
+            has_ended = True
+        except TriviumError:
+            has_ended = True
+            raise
+        finally:
+            self._streams.close(own_id)
+            if not has_ended:
+                await self.abort(own_id)
+
+    async def abort(self, request_id: str) -> None:
+        """End a request; unknown ids are ignored."""
+        if self._engine is not None and self._is_ready:
+            self._engine.send(Abort([request_id]))
+
+    async def call(self, name: str, *, timeout_s: float = 10.0) -> dict[str, object]:
+        """Ask the engine for `stats`, `check`, `flush` or `info`.
+
+        Raises:
+            EngineDeadError: There is no engine, or it does not answer in time.
+            InternalError: The engine could not do it.
+        """
+        engine = self._ready_engine()
+        self._next_call += 1
+        call_id = self._next_call
+        answer: asyncio.Future[dict[str, object]] = asyncio.get_running_loop().create_future()
+        self._calls[call_id] = answer
+        try:
+            engine.send(Call(call_id, name))
+            return await asyncio.wait_for(answer, timeout_s)
+        except TimeoutError:
+            raise EngineDeadError(f"the engine did not answer '{name}' within {timeout_s:g} s") from None
+        finally:
+            self._calls.pop(call_id, None)
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Let open requests finish and the engine exit; returns whether it did within the time."""
+        self._is_closing = True
+        self.ready.clear()
+        if self._engine is None:
+            return True
+        with contextlib.suppress(zmq.ZMQError):
+            self._engine.send(Drain())
+        end_s = time.monotonic() + timeout_s
+        while time.monotonic() < end_s:
+            if self._engine.process.poll() is not None:
+                await self._settle()
+                return True
+            await asyncio.sleep(0.02)
+        return False
+
+    async def close(self) -> None:
+        """Kill the engine, end every open request with an error, and stop watching."""
+        self._is_closing = True
+        self._is_ready = False
+        self.ready.clear()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        self._end_open("the server is shutting down")
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    def _ready_engine(self) -> _Incarnation:
+        if self._engine is None or not self._is_ready:
+            raise EngineDeadError(f"the engine is not ready: {self._error}")
+        return self._engine
+
+    def _spawn(self, epoch: int) -> None:
+        self._error = "the model is loading"
+        self._last_pulse_s = time.monotonic()
+        self._stats = {}
+        self._engine = _Incarnation(self._command, self._payload, epoch)
+        self._tasks.append(asyncio.create_task(self._receive(self._engine), name="trivium-engine-receive"))
+
+    async def _receive(self, engine: _Incarnation) -> None:
+        while True:
+            payload = await engine.inbox.recv()
+            try:
+                message = decode_from_engine(payload)
+            except ValueError:
+                logger.exception("dropped an engine message that cannot be read")
+                continue
+            if message.epoch == engine.epoch:
+                self._take(message)
+
+    def _take(self, message: FromEngine) -> None:
+        match message:
+            case Deltas():
+                for news in message.deltas:
+                    self._streams.feed(news)
+            case Heartbeat():
+                self._last_pulse_s = time.monotonic()
+                self._stats = message.stats
+            case Refused():
+                self._streams.refuse(message)
+            case Reply():
+                self._reply(message)
+            case Loading():
+                self._last_pulse_s = time.monotonic()
+                if self._on_progress is not None:
+                    self._on_progress(message.stage, message.done, message.total)
+            case Ready():
+                self._info, self._error, self._is_ready = message.info, None, True
+                self._last_pulse_s = time.monotonic()
+                self.ready.set()
+            case Fatal():
+                self._fatal = error_from(message.kind, message.message)
+                self._error = message.message
+
+    def _reply(self, message: Reply) -> None:
+        answer = self._calls.get(message.call_id)
+        if answer is None or answer.done():
+            return
+        if message.error is not None:
+            answer.set_exception(InternalError(message.error))
+        else:
+            answer.set_result(message.result)
+
+    async def _watch(self) -> None:
+        """Notice that the engine is gone or frozen, and start another."""
+        while not self._is_closing:
+            await asyncio.sleep(_WATCH_S)
+            engine = self._engine
+            if engine is None or self._is_closing or self._fatal is not None:
+                continue
+            reason = self._reason_dead(engine)
+            if reason is None:
+                continue
+            await self._settle()
+            if self._fatal is None and not self._is_closing:
+                await self._restart(engine, reason)
+
+    def _reason_dead(self, engine: _Incarnation) -> str | None:
+        code = engine.process.poll()
+        if code is not None:
+            return f"the engine process ended with code {code}" if code >= 0 else f"signal {-code} ended the engine"
+        silent_s = time.monotonic() - self._last_pulse_s
+        if silent_s > self._timeout_s:
+            return f"the engine gave no sign of life for {silent_s:.1f} s"
+        stuck_s = self.status().heartbeat_age_s
+        if self._is_ready and stuck_s > _STALL_FACTOR * self._timeout_s:
+            return f"the engine's loop has not moved for {stuck_s:.1f} s"
+        return None
+
+    async def _settle(self) -> None:
+        """Read what a dead engine said last."""
+        await asyncio.sleep(0.05)
+
+    async def _restart(self, engine: _Incarnation, reason: str) -> None:
+        logger.error("%s; %d open requests end with an error; starting a new engine", reason, len(self._streams))
+        was_stable = time.monotonic() - engine.began_s > _STABLE_S
+        self._is_ready = False
+        self._error = reason
+        self.ready.clear()
+        self._end_open(reason)
+        self._failures = 0 if was_stable else self._failures + 1
+        receive = self._tasks.pop()
+        receive.cancel()
+        await asyncio.gather(receive, return_exceptions=True)
+        engine.close()
+        self._engine = None
+        await asyncio.sleep(_BACKOFF_S[min(self._failures, len(_BACKOFF_S) - 1)])
+        if not self._is_closing:
+            self._spawn(engine.epoch + 1)
+
+    def _end_open(self, reason: str) -> None:
+        self._streams.fail_all(EngineDeadError, f"{reason}; please send the request again")
+        for answer in self._calls.values():
+            if not answer.done():
+                answer.set_exception(EngineDeadError(reason))
+
+
+def engine_pid(client: EngineClient) -> int | None:
+    """Process id of the engine, for operators and tests."""
+    engine = client._engine  # noqa: SLF001
+    return engine.process.pid if engine is not None else None
+
+
+__all__ = ["EngineClient", "EngineStatus", "engine_pid"]

@@ -1,0 +1,194 @@
+"""The engine loop in a thread of the caller's process, behind the same async face as `engine.client`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import queue
+import random
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from trivium.base.errors import CapacityError, EngineDeadError, RequestError, TriviumError
+from trivium.engine.client import EngineStatus
+from trivium.engine.messages import Delta, Submit
+from trivium.engine.process import ensure_open, refusal
+from trivium.engine.streams import StreamTable
+
+if TYPE_CHECKING:
+    from trivium.config.sampling import SamplingParams
+    from trivium.engine.loop import EngineLoop
+
+logger = logging.getLogger(__name__)
+
+_IDLE_S = 0.2
+
+
+class LocalEngine:
+    """Runs a loop in a thread; used from one event loop."""
+
+    def __init__(self, loop: EngineLoop, *, seed: int | None = None) -> None:
+        """Take ownership of `loop`; `start` begins."""
+        self._loop = loop
+        self._seeds = random.Random(seed)  # noqa: S311  (sampling seeds, not secrets)
+        self._streams = StreamTable()
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._is_stopping = threading.Event()
+        self._is_draining = False
+        self._last_move_s = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="trivium-loop", daemon=True)
+        self._events: asyncio.AbstractEventLoop | None = None
+        self.ready = asyncio.Event()
+
+    async def start(self) -> None:
+        """Start the thread."""
+        self._events = asyncio.get_running_loop()
+        self._thread.start()
+        self.ready.set()
+
+    async def wait_ready(self) -> None:
+        """Return at once: the loop was built before."""
+
+    def status(self) -> EngineStatus:
+        """What is known now."""
+        return EngineStatus(
+            is_ready=self.ready.is_set(),
+            heartbeat_age_s=time.monotonic() - self._last_move_s,
+            epoch=1,
+            info=self._loop.info,
+            stats=self._loop.stats(),
+        )
+
+    async def submit(
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        cache_salt: str = "",
+        priority: int = 0,
+        deadline_s: float | None = None,
+    ) -> AsyncIterator[Delta]:
+        """Run a request and yield its news; see `EngineClient.submit`.
+
+        Raises:
+            RequestError: The engine refused the request.
+            CapacityError: The queue is full, or the engine shuts down.
+        """
+        if not self.ready.is_set():
+            raise EngineDeadError("the engine is closed")
+        ensure_open(is_draining=self._is_draining)
+        own_id = request_id or uuid.uuid4().hex
+        if params.seed is None:
+            params = replace(params, seed=self._seeds.getrandbits(63))
+        message = Submit(
+            request_id=own_id,
+            prompt_ids=list(prompt_ids),
+            params=params,
+            cache_salt=cache_salt,
+            priority=priority,
+            deadline_s=deadline_s,
+        )
+        self._streams.open(own_id, params.num_draws)
+        has_ended = False
+        try:
+            self._inbox.put(lambda: self._take(message))
+            async for news in self._streams.read(own_id):
+                yield news
+            has_ended = True
+        except TriviumError:
+            has_ended = True
+            raise
+        finally:
+            self._streams.close(own_id)
+            if not has_ended:
+                await self.abort(own_id)
+
+    async def abort(self, request_id: str) -> None:
+        """End a request; unknown ids are ignored."""
+        self._inbox.put(lambda: self._loop.abort([request_id]))
+
+    async def call(self, name: str, *, timeout_s: float = 10.0) -> dict[str, object]:
+        """Ask for `stats`, `check`, `flush` or `info`.
+
+        Raises:
+            EngineDeadError: The loop does not answer in time.
+            InternalError: The name is unknown, or the call failed.
+        """
+        answer: asyncio.Future[dict[str, object]] = asyncio.get_running_loop().create_future()
+        self._inbox.put(lambda: self._answer(name, answer))
+        try:
+            return await asyncio.wait_for(answer, timeout_s)
+        except TimeoutError:
+            raise EngineDeadError(f"the engine did not answer '{name}' within {timeout_s:g} s") from None
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Wait until nothing is open; returns whether that happened within the time."""
+        self._is_draining = True
+        end_s = time.monotonic() + timeout_s
+        while len(self._streams) and time.monotonic() < end_s:
+            await asyncio.sleep(0.01)
+        return not len(self._streams)
+
+    async def close(self) -> None:
+        """Stop the thread and end open requests with an error."""
+        self.ready.clear()
+        self._is_stopping.set()
+        self._inbox.put(lambda: None)
+        if self._thread.is_alive():
+            await asyncio.to_thread(self._thread.join)
+        self._streams.fail_all(EngineDeadError, "the engine is closed")
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except Exception as error:
+            logger.exception("the engine loop ended")
+            reason = f"the engine loop ended: {error}"
+            self._call_soon(lambda: self._end(reason))
+        self._loop.close()
+
+    def _end(self, reason: str) -> None:
+        self.ready.clear()
+        self._streams.fail_all(EngineDeadError, reason)
+
+    def _serve(self) -> None:
+        while not self._is_stopping.is_set():
+            self._last_move_s = time.monotonic()
+            self._take_inbox()
+            if self._loop.has_work:
+                news = self._loop.step()
+                if news:
+                    self._call_soon(lambda news=news: [self._streams.feed(item) for item in news])  # type: ignore[misc]
+
+    def _take_inbox(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            action = self._inbox.get(block=not self._loop.has_work, timeout=_IDLE_S)
+            while True:
+                action()
+                action = self._inbox.get_nowait()
+
+    def _take(self, message: Submit) -> None:
+        try:
+            self._loop.submit(message)
+        except (RequestError, CapacityError) as error:
+            refused = refusal(1, message.request_id, error)
+            self._call_soon(lambda: self._streams.refuse(refused))
+
+    def _answer(self, name: str, answer: asyncio.Future[dict[str, object]]) -> None:
+        try:
+            result = self._loop.call(name)
+        except TriviumError as error:
+            failure = error
+            self._call_soon(lambda: None if answer.done() else answer.set_exception(failure))
+        else:
+            self._call_soon(lambda: None if answer.done() else answer.set_result(result))
+
+    def _call_soon(self, action: Callable[[], object]) -> None:
+        if self._events is not None and not self._events.is_closed():
+            self._events.call_soon_threadsafe(action)

@@ -1,0 +1,199 @@
+"""The engine's own process: messages in, steps, messages out.
+
+The parent starts `python -m trivium.assembly`, which builds the loop inside `EngineProcess.serve`. Two threads live
+here: the loop thread, which alone touches the engine, and a pulse thread, which says every half second how long ago the
+loop last moved, so that a frozen process (no pulse) and a wedged loop (an old pulse) both show. The process ends when
+drained, or when its parent is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import zmq
+
+from trivium.base.errors import CapacityError, RequestError, TriviumError
+from trivium.engine.loop import EngineLoop
+from trivium.engine.messages import (
+    Abort,
+    Call,
+    Deltas,
+    Drain,
+    Fatal,
+    FromEngine,
+    Heartbeat,
+    Loading,
+    Ready,
+    Refused,
+    Reply,
+    Submit,
+    ToEngine,
+)
+from trivium.engine.wire import address, decode_to_engine, encode
+
+logger = logging.getLogger(__name__)
+
+PULSE_S = 0.5
+Build = Callable[[Callable[[str, int, int], None]], EngineLoop]
+"""Makes the loop; reports progress as (stage, done, total)."""
+
+
+class Pulse(threading.Thread):
+    """Sends heartbeats from a thread of its own, so that a long step does not look like death."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], folder: Path, epoch: int) -> None:
+        super().__init__(name="trivium-pulse", daemon=True)
+        self._context = context
+        self._address = address(folder, "outbox")
+        self._epoch = epoch
+        self._parent = os.getppid()
+        self._stopped = threading.Event()
+        self.last_move_s = time.monotonic()
+        self.stats: dict[str, object] = {}
+
+    def run(self) -> None:
+        """Send until stopped; end the process when the parent is gone."""
+        socket = self._context.socket(zmq.PUSH)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(self._address)
+        while not self._stopped.wait(PULSE_S):
+            if os.getppid() != self._parent:
+                logger.error("the server process is gone; the engine ends")
+                os._exit(3)
+            stats = {**self.stats, "loop_age_s": time.monotonic() - self.last_move_s}
+            socket.send(encode(Heartbeat(self._epoch, stats)))
+        socket.close()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()
+        self.join()
+
+
+class EngineProcess:
+    """Binds a loop to its sockets."""
+
+    def __init__(self, folder: Path, epoch: int) -> None:
+        self._epoch = epoch
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._inbox = self._context.socket(zmq.PULL)
+        self._inbox.bind(address(folder, "inbox"))
+        self._outbox = self._context.socket(zmq.PUSH)
+        self._outbox.setsockopt(zmq.LINGER, 2000)
+        self._outbox.connect(address(folder, "outbox"))
+        self._pulse = Pulse(self._context, folder, epoch)
+        self._is_draining = False
+
+    def serve(self, build: Build) -> int:
+        """Build the loop, then run until drained; returns the exit code."""
+        self._pulse.start()
+        try:
+            loop = build(self._report)
+        except TriviumError as error:
+            self._send(Fatal(self._epoch, type(error).__name__, str(error)))
+            return 1
+        except Exception as error:
+            logger.exception("the engine could not be built")
+            self._send(Fatal(self._epoch, "InternalError", f"{type(error).__name__}: {error}"))
+            return 1
+        else:
+            self._send(Ready(self._epoch, loop.info))
+            self._run(loop)
+            loop.close()
+            return 0
+        finally:
+            self._pulse.stop()
+            self._outbox.close()
+            self._inbox.close(linger=0)
+            self._context.term()
+
+    def _run(self, loop: EngineLoop) -> None:
+        next_stats_s = 0.0
+        while not (self._is_draining and not loop.has_work):
+            now_s = time.monotonic()
+            self._pulse.last_move_s = now_s
+            if now_s >= next_stats_s:
+                self._pulse.stats = loop.stats()
+                next_stats_s = now_s + PULSE_S / 2
+            wait_ms = 0 if loop.has_work else int(PULSE_S * 500)
+            self._take_messages(loop, wait_ms)
+            if loop.has_work:
+                news = loop.step()
+                if news:
+                    self._send(Deltas(self._epoch, news))
+
+    def _take_messages(self, loop: EngineLoop, wait_ms: int) -> None:
+        if wait_ms and not self._inbox.poll(wait_ms):
+            return
+        while True:
+            try:
+                payload = self._inbox.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                self._take(loop, decode_to_engine(payload))
+            except msgspec.DecodeError as error:
+                logger.error("dropped a message that is not one of ours: %s", error)  # noqa: TRY400
+
+    def _take(self, loop: EngineLoop, message: ToEngine) -> None:
+        match message:
+            case Submit():
+                self._submit(loop, message)
+            case Abort():
+                loop.abort(message.request_ids)
+            case Call():
+                self._send(self._answer(loop, message))
+            case Drain():
+                self._is_draining = True
+
+    def _submit(self, loop: EngineLoop, message: Submit) -> None:
+        try:
+            ensure_open(is_draining=self._is_draining)
+            loop.submit(message)
+        except (RequestError, CapacityError) as error:
+            self._send(refusal(self._epoch, message.request_id, error))
+        except Exception as error:
+            logger.exception("submit failed")
+            self._send(Refused(self._epoch, message.request_id, "InternalError", f"{type(error).__name__}: {error}"))
+
+    def _answer(self, loop: EngineLoop, call: Call) -> Reply:
+        try:
+            return Reply(self._epoch, call.call_id, loop.call(call.name))
+        except Exception as error:
+            logger.exception("call %s failed", call.name)
+            return Reply(self._epoch, call.call_id, {}, f"{type(error).__name__}: {error}")
+
+    def _report(self, stage: str, done: int, total: int) -> None:
+        self._pulse.last_move_s = time.monotonic()
+        self._send(Loading(self._epoch, stage, done, total))
+
+    def _send(self, message: FromEngine) -> None:
+        self._outbox.send(encode(message))
+
+
+def ensure_open(*, is_draining: bool) -> None:
+    """Refuse new work while draining.
+
+    Raises:
+        CapacityError: The engine finishes what is open and takes nothing new.
+    """
+    if is_draining:
+        raise CapacityError("the server is shutting down")
+
+
+def refusal(epoch: int, request_id: str, error: RequestError | CapacityError) -> Refused:
+    """Write an error so that the client can raise the same one."""
+    return Refused(
+        epoch,
+        request_id,
+        type(error).__name__,
+        str(error),
+        getattr(error, "param", None),
+        getattr(error, "retry_after_s", None),
+    )
