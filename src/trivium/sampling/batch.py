@@ -56,10 +56,10 @@ class Sampled:
     """The sampler's answer, one entry per wanted row, in their order."""
 
     token_ids: NDArray[np.int32]
-    """[R] drawn tokens; the target's id for scored rows."""
+    """[R] drawn tokens; the target's id for scored rows; -1 for rows in `errors`."""
     logprobs: list[TokenLogprobs | None]
     """[R] `None` where none were wanted."""
     chosen_logprobs: NDArray[np.float64] | None = None
-    """[R] raw logprob of each drawn token when some row wants it (best_of), else `None`."""
+    """[R] raw logprob of each drawn token when some row wants it (best_of), else `None`; 0 for rows that do not."""
     errors: dict[int, str] = field(default_factory=dict)
     """Row to what is wrong with it (a NaN logit, nothing allowed); such a request fails alone."""
