@@ -23,6 +23,7 @@ from trivium.engine.stats import EngineStats
 
 if TYPE_CHECKING:
     from trivium.base.clock import Clock
+    from trivium.config.sampling import SamplingParams
     from trivium.runtime.executor import Executor
     from trivium.schedule.request import Request
     from trivium.schedule.scheduler import ScheduledStep, Scheduler
@@ -98,6 +99,16 @@ class EngineLoop:
         self._choices[message.request_id] = [answer.request.request_id for answer in answers]
         self._stats.prompt_tokens_total += len(message.prompt_ids)
         self._pending.append(accepted(answers[0]))
+
+    def refuse_early(self, prompt_ids: Sequence[int], params: SamplingParams) -> None:
+        """Check a request without queueing it.
+
+        Raises:
+            RequestError: `submit` would refuse it whatever the queue holds.
+        """
+        admit(
+            Submit(request_id="", prompt_ids=list(prompt_ids), params=params), self.limits, self._tokenizer, now_s=0.0
+        )
 
     def abort(self, user_ids: Iterable[str]) -> None:
         """End these requests without further deltas; unknown ids are ignored."""
