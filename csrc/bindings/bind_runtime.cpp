@@ -1,0 +1,24 @@
+// Instruction sets, threads, and how this module was built.
+#include <nanobind/stl/string.h>
+
+#include "base/isa.h"
+#include "base/parallel.h"
+#include "bindings/bindings.h"
+
+namespace nb = nanobind;
+
+namespace trivium::bindings {
+
+void bind_runtime(nb::module_& m) {
+  m.def("detected_isa", [] { return std::string(isa_name(detected_isa())); },
+        "Name of the strongest instruction set that this processor runs: scalar, avx2 or avx512.");
+  m.def("active_isa", [] { return std::string(isa_name(active_isa())); },
+        "Name of the instruction set that kernels are chosen by: the detected one, lowered by TRIVIUM_ISA.");
+  m.def("compiler", [] { return std::string(TRIVIUM_COMPILER); }, "Compiler and version that built this module.");
+  m.def("usable_cores", &usable_cores, "Cores this process may use, by affinity and cgroup quota.");
+  m.def("num_threads", &num_threads, "Threads that kernels use, the caller included.");
+  m.def("set_num_threads", &set_num_threads, nb::arg("count"), nb::call_guard<nb::gil_scoped_release>(),
+        "Set the number of threads, 1 to 1024.");
+}
+
+}  // namespace trivium::bindings

@@ -1,0 +1,7 @@
+#include "bindings/bindings.h"
+
+NB_MODULE(_C, m) {
+  m.doc() = "Native kernels of Trivium. Use trivium.kernels, which checks arguments and has a stand-in for each.";
+  trivium::bindings::bind_runtime(m);
+  trivium::bindings::bind_gemm(m);
+}
