@@ -277,26 +277,39 @@ class LLM:
             loop.refuse_early(ids, params)
         open_answers: dict[str, Answers] = {}
         ordered: list[Answers] = []
-        with _progress(len(prompts), shown=bar) as advance:
-            while len(ordered) < len(prompts) or open_answers:
-                while len(ordered) < len(prompts):
-                    prompt, ids = prompts[len(ordered)]
-                    params = all_params[len(ordered)]
-                    try:
-                        request_id = self._submit(ids, params)
-                    except CapacityError:
-                        break
-                    ordered.append(Answers(request_id, prompt, ids, params))
-                    open_answers[request_id] = ordered[-1]
-                for news in loop.step():
-                    answers = open_answers.get(news.request_id)
-                    if answers is None:
-                        continue
-                    answers.add(news)
-                    if answers.output.finished:
-                        del open_answers[news.request_id]
-                        advance()
+        try:
+            with _progress(len(prompts), shown=bar) as advance:
+                while len(ordered) < len(prompts) or open_answers:
+                    self._feed(prompts, all_params, ordered, open_answers)
+                    for news in loop.step():
+                        answers = open_answers.get(news.request_id)
+                        if answers is None:
+                            continue
+                        answers.add(news)
+                        if answers.output.finished:
+                            del open_answers[news.request_id]
+                            advance()
+        finally:
+            loop.abort(open_answers)
         return [answers.result() for answers in ordered]
+
+    def _feed(
+        self,
+        prompts: Sequence[tuple[Prompt, list[int]]],
+        all_params: Sequence[SamplingParams],
+        ordered: list[Answers],
+        open_answers: dict[str, Answers],
+    ) -> None:
+        """Submit further prompts until the queue is full."""
+        while len(ordered) < len(prompts):
+            prompt, ids = prompts[len(ordered)]
+            params = all_params[len(ordered)]
+            try:
+                request_id = self._submit(ids, params)
+            except CapacityError:
+                return
+            ordered.append(Answers(request_id, prompt, ids, params))
+            open_answers[request_id] = ordered[-1]
 
     def _params_per_prompt(
         self, given: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
@@ -305,7 +318,7 @@ class LLM:
             return [self._prompts.params(given)] * num_prompts
         if len(given) != num_prompts:
             raise InvalidParameterError(
-                f"there are {num_prompts} prompts and {len(given)} sampling_params; give one for all, or one per prompt",
+                f"there are {num_prompts} prompts and {len(given)} sampling_params; give one, or one per prompt",
                 param="sampling_params",
             )
         return list(given)

@@ -12,10 +12,7 @@ _RECOMMENDED = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetiti
 
 
 def sampling_defaults(generation_config: Mapping[str, Any]) -> SamplingParams:
-    """Return the parameters a model recommends; fields it does not name, or names wrongly, keep ours.
-
-    `do_sample: false` without a temperature means greedy only where the file says so explicitly.
-    """
+    """Return the parameters a model recommends; fields it does not name, or names wrongly, keep ours."""
     chosen: dict[str, Any] = {}
     for name in _RECOMMENDED:
         value = generation_config.get(name)
@@ -26,6 +23,4 @@ def sampling_defaults(generation_config: Mapping[str, Any]) -> SamplingParams:
         except InvalidParameterError:
             continue
         chosen[name] = value
-    if generation_config.get("do_sample") is False and "temperature" not in chosen:
-        chosen["temperature"] = 0.0
     return SamplingParams(**chosen)
