@@ -1,0 +1,162 @@
+"""From measured requests to figures, tables, JSON and plots."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trivium.base.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from trivium.bench.measure import Measured
+
+_MILLI = 1000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """A distribution in milliseconds."""
+
+    p50_ms: float
+    p90_ms: float
+    p99_ms: float
+    range_ms: float
+    """Largest less smallest."""
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """One run at one concurrency."""
+
+    concurrency: int
+    seconds: float
+    num_requests: int
+    num_failed: int
+    first_error: str | None
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    requests_per_s: float
+    output_tokens_per_s: float
+    total_tokens_per_s: float
+    ttft_cold: Spread | None
+    """Time to first token of requests without cached prompt tokens."""
+    ttft_cached: Spread | None
+    """Time to first token of requests that found part of their prompt in the cache."""
+    tpot: Spread | None
+    """Time per output token after the first."""
+    itl: Spread | None
+    """Gaps between pieces of text."""
+    e2e: Spread | None
+    cost_per_million_tokens: float | None
+    """Price of a million prompt and output tokens, when a price per hour was given."""
+
+
+def summarize(
+    results: Sequence[Measured], seconds: float, *, concurrency: int, price_per_hour: float | None
+) -> Figures:
+    """Reduce measured requests to figures."""
+    good = [result for result in results if result.error is None]
+    prompt_tokens = sum(result.prompt_tokens for result in good)
+    output_tokens = sum(result.completion_tokens for result in good)
+    total = prompt_tokens + output_tokens
+    cost = None if price_per_hour is None or not total else price_per_hour / 3600 * seconds / total * 1e6
+    return Figures(
+        concurrency=concurrency,
+        seconds=seconds,
+        num_requests=len(results),
+        num_failed=len(results) - len(good),
+        first_error=next((result.error for result in results if result.error), None),
+        prompt_tokens=prompt_tokens,
+        cached_tokens=sum(result.cached_tokens for result in good),
+        output_tokens=output_tokens,
+        requests_per_s=len(good) / seconds,
+        output_tokens_per_s=output_tokens / seconds,
+        total_tokens_per_s=total / seconds,
+        ttft_cold=spread([r.ttft_s for r in good if r.ttft_s is not None and not r.cached_tokens]),
+        ttft_cached=spread([r.ttft_s for r in good if r.ttft_s is not None and r.cached_tokens]),
+        tpot=spread([r.tpot_s for r in good if r.tpot_s is not None]),
+        itl=spread([gap for r in good for gap in r.gaps_s]),
+        e2e=spread([r.e2e_s for r in good]),
+        cost_per_million_tokens=cost,
+    )
+
+
+def spread(seconds: Sequence[float]) -> Spread | None:
+    """Percentiles by the nearest-rank rule; `None` without values."""
+    if not seconds:
+        return None
+    ranked = sorted(seconds)
+
+    def percentile(percent: int) -> float:
+        rank = max(-(-len(ranked) * percent // 100), 1)
+        return ranked[rank - 1] * _MILLI
+
+    return Spread(
+        p50_ms=percentile(50),
+        p90_ms=percentile(90),
+        p99_ms=percentile(99),
+        range_ms=(ranked[-1] - ranked[0]) * _MILLI,
+        count=len(ranked),
+    )
+
+
+def to_table(runs: Sequence[Figures]) -> Table:
+    """Lay the runs out for a terminal, one column per concurrency."""
+    from rich.table import Table  # noqa: PLC0415  (start-up time)
+
+    table = Table("figure", *(f"concurrency {run.concurrency}" for run in runs))
+    table.add_row("requests (failed)", *(f"{run.num_requests} ({run.num_failed})" for run in runs))
+    table.add_row("seconds", *(f"{run.seconds:.2f}" for run in runs))
+    table.add_row("requests/s", *(f"{run.requests_per_s:.2f}" for run in runs))
+    table.add_row("output tokens/s", *(f"{run.output_tokens_per_s:.1f}" for run in runs))
+    table.add_row("total tokens/s", *(f"{run.total_tokens_per_s:.1f}" for run in runs))
+    table.add_row("prompt tokens (cached)", *(f"{run.prompt_tokens} ({run.cached_tokens})" for run in runs))
+    for name in ("ttft_cold", "ttft_cached", "tpot", "itl", "e2e"):
+        table.add_row(f"{name} p50 / p90 / p99 / range ms", *(_spread_text(getattr(run, name)) for run in runs))
+    if any(run.cost_per_million_tokens is not None for run in runs):
+        table.add_row("cost per million tokens", *(f"{run.cost_per_million_tokens or 0:.4f}" for run in runs))
+    return table
+
+
+def _spread_text(value: Spread | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value.p50_ms:.1f} / {value.p90_ms:.1f} / {value.p99_ms:.1f} / {value.range_ms:.1f}"
+
+
+def to_json(runs: Sequence[Figures], **context: Any) -> str:
+    """Write the runs and what they were made with as one JSON object."""
+    return json.dumps({**context, "runs": [asdict(run) for run in runs]}, indent=2, default=str)
+
+
+def plot(runs: Sequence[Figures], path: Path) -> None:
+    """Draw throughput and latency over concurrency.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib as mpl  # noqa: PLC0415  (optional dependency)
+    except ImportError:
+        raise ConfigError("plot_file needs matplotlib; install trivium[bench]") from None
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415  (optional dependency)
+
+    levels = [run.concurrency for run in runs]
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    left.plot(levels, [run.output_tokens_per_s for run in runs], marker="o")
+    left.set(xlabel="concurrency", ylabel="output tokens per second", ylim=(0, None))
+    for name, label in (("ttft_cold", "time to first token, cold"), ("tpot", "time per output token")):
+        points = [(run.concurrency, getattr(run, name).p50_ms) for run in runs if getattr(run, name) is not None]
+        right.plot([x for x, _ in points], [y for _, y in points], marker="o", label=f"{label}, p50")
+    right.set(xlabel="concurrency", ylabel="milliseconds", yscale="log")
+    right.legend()
+    figure.savefig(path)
+    plt.close(figure)
