@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from trivium.base.errors import ensure
+from trivium.base.errors import InternalError, ensure
 from trivium.config.model import RopeConfig
 from trivium.ir.graph import Attribute, Dim, TensorType
 from trivium.ir.shapes import Shapes
@@ -64,9 +64,8 @@ class _Operands:
         """Match a required operand."""
         found = self.types[name]
         if found is None:
-            ensure(condition=False, message=f"{self.op}: {name} is missing")
-        else:
-            self.shapes.match(name, found, pattern, "i32" if dtype == "i32" else "f32")
+            raise InternalError(f"{self.op}: {name} is missing")
+        self.shapes.match(name, found, pattern, "i32" if dtype == "i32" else "f32")
 
     def match_optional(self, name: str, pattern: str) -> None:
         """Match an operand if it is there."""
@@ -80,8 +79,9 @@ class _Operands:
     def whole(self, attribute: str) -> int:
         """Return a whole-number attribute."""
         value = self.attributes[attribute]
-        ensure(isinstance(value, int), f"{self.op}: {attribute} is {value!r}; it must be a whole number")
-        return value if isinstance(value, int) else 0
+        if not isinstance(value, int):
+            raise InternalError(f"{self.op}: {attribute} is {value!r}; it must be a whole number")
+        return value
 
 
 def _op(

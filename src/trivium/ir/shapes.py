@@ -13,7 +13,7 @@ and binds as a whole.
 
 from __future__ import annotations
 
-from trivium.base.errors import ensure
+from trivium.base.errors import InternalError, ensure
 from trivium.ir.graph import Dim, DType, TensorType
 
 REST = "..."
@@ -61,6 +61,5 @@ class Shapes:
         """
         dim = self.sizes(letter)[0]
         if not isinstance(dim, int):
-            ensure(condition=False, message=f"{self._op}: {letter} must be a number, not the symbol {dim}")
-            return 0
+            raise InternalError(f"{self._op}: {letter} must be a number, not the symbol {dim}")
         return dim

@@ -1,0 +1,155 @@
+"""Array libraries of the reference executor: NumPy with our kernels, and torch on any device.
+
+A library binds parameters in the forms that their uses need, and multiplies in a fixed order. NumPy's own product is
+not used: at one row it gives other bits than for the same row in a larger product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from trivium.base.errors import ConfigError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Float32Array = NDArray[np.float32]
+
+
+class ProductKernels(Protocol):
+    """Row-independent products: what `kernels.gemm` offers."""
+
+    def pack(self, weight: Float32Array, /) -> Any:
+        """Lay out [N, K] for `gemm`."""
+        ...
+
+    def gemm(self, a: Float32Array, packed: Any, /) -> Float32Array:
+        """[M, K] times packed [N, K] -> [M, N]."""
+        ...
+
+    def matmul_nt(self, a: Float32Array, b: Float32Array, /) -> Float32Array:
+        """[B, M, K] times [B, N, K] -> [B, M, N]."""
+        ...
+
+    def matmul_nn(self, a: Float32Array, b: Float32Array, /) -> Float32Array:
+        """[B, M, K] times [B, K, N] -> [B, M, N]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A parameter [N, K], bound in the forms that the graph uses it in."""
+
+    table: Any
+    """The array itself, when rows are looked up in it; else `None`."""
+    packed: Any
+    """What the product reads, when it is multiplied by; else `None`."""
+    num_bytes: int
+
+
+class NumpyLibrary:
+    """NumPy arrays, products by the project's kernels."""
+
+    xp: Any = np
+
+    def __init__(self, kernels: ProductKernels) -> None:
+        self._kernels = kernels
+
+    def asarray(self, host: Any) -> Any:
+        """Return the array itself."""
+        return host
+
+    def to_host(self, array: Any) -> Float32Array:
+        """Return a C-contiguous float32 array, the same one where it is that already."""
+        return np.ascontiguousarray(array, np.float32)
+
+    def bind_matrix(self, weight: Float32Array, *, needs_rows: bool, needs_product: bool) -> Matrix:
+        """Keep `weight` [N, K] as a table, or packed, or both."""
+        table = np.ascontiguousarray(weight, np.float32)
+        packed = self._kernels.pack(table) if needs_product else None
+        num_bytes = table.nbytes * (int(needs_rows) + int(needs_product))
+        return Matrix(table if needs_rows else None, packed, num_bytes)
+
+    def gemm(self, x: Any, weight: Matrix) -> Any:
+        """[T, K] times [N, K] -> [T, N]."""
+        return self._kernels.gemm(x, weight.packed)
+
+    def rows(self, weight: Matrix, ids: Any) -> Any:
+        """Copy rows of the table."""
+        return np.take(weight.table, ids, axis=0)
+
+    def matmul_nt(self, a: Any, b: Any) -> Any:
+        """[B, M, K] times [B, N, K] -> [B, M, N]."""
+        return self._kernels.matmul_nt(a, b)
+
+    def matmul_nn(self, a: Any, b: Any) -> Any:
+        """[B, M, K] times [B, K, N] -> [B, M, N]."""
+        return self._kernels.matmul_nn(a, b)
+
+    def zeros(self, shape: tuple[int, ...]) -> Any:
+        """Allocate float32 zeros; pages of memory are taken as they are first written."""
+        return np.zeros(shape, np.float32)
+
+
+class TorchLibrary:
+    """Torch tensors on one device, products by torch; values to compare with, not the same bits."""
+
+    def __init__(self, device: str) -> None:
+        """Load torch.
+
+        Raises:
+            ConfigError: Torch is not installed, or does not know the device.
+        """
+        # Torch is an optional extra and takes seconds to import.
+        try:
+            torch: Any = import_module("torch")
+            xp: Any = import_module("array_api_compat.torch")
+        except ImportError as error:
+            raise ConfigError("array_library = torch needs torch; install trivium[hf]") from error
+        self.xp = xp
+        self._torch = torch
+        try:
+            self._device = torch.device(device)
+        except RuntimeError as error:
+            raise ConfigError(f"device {device!r} is unknown to torch: {error}") from error
+
+    def asarray(self, host: Any) -> Any:
+        """Move to the device; integers become int64, which torch indexes with."""
+        is_index = host.dtype.kind in "iu"
+        return self._torch.as_tensor(host.astype(np.int64) if is_index else host, device=self._device)
+
+    def to_host(self, array: Any) -> Float32Array:
+        """Move to host memory."""
+        return np.ascontiguousarray(array.cpu().numpy(), np.float32)
+
+    def bind_matrix(self, weight: Float32Array, *, needs_rows: bool, needs_product: bool) -> Matrix:
+        """Move to the device; table and product share one tensor."""
+        tensor = self.asarray(np.array(weight, np.float32))
+        return Matrix(tensor if needs_rows else None, tensor if needs_product else None, weight.nbytes)
+
+    def gemm(self, x: Any, weight: Matrix) -> Any:
+        """[T, K] times [N, K] -> [T, N]."""
+        return self._torch.nn.functional.linear(x, weight.packed)
+
+    def rows(self, weight: Matrix, ids: Any) -> Any:
+        """Copy rows of the table."""
+        return self._torch.index_select(weight.table, 0, ids)
+
+    def matmul_nt(self, a: Any, b: Any) -> Any:
+        """[B, M, K] times [B, N, K] -> [B, M, N]."""
+        return self._torch.matmul(a, b.mT)
+
+    def matmul_nn(self, a: Any, b: Any) -> Any:
+        """[B, M, K] times [B, K, N] -> [B, M, N]."""
+        return self._torch.matmul(a, b)
+
+    def zeros(self, shape: tuple[int, ...]) -> Any:
+        """Allocate float32 zeros."""
+        return self._torch.zeros(shape, dtype=self._torch.float32, device=self._device)
+
+
+Library = NumpyLibrary | TorchLibrary
