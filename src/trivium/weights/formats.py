@@ -97,15 +97,15 @@ def _half(packed: Bytes, start: int) -> Floats:
 
 
 def _f32(packed: Bytes, out: Floats) -> None:
-    out[:] = packed.view("<f4")
+    np.copyto(out.reshape(-1), packed.reshape(-1).view("<f4"))
 
 
 def _f16(packed: Bytes, out: Floats) -> None:
-    out[:] = packed.view("<f2")
+    np.copyto(out.reshape(-1), packed.reshape(-1).view("<f2"))
 
 
 def _bf16(packed: Bytes, out: Floats) -> None:
-    np.left_shift(packed.view("<u2"), np.uint32(16), out=out.view(np.uint32), dtype=np.uint32)
+    np.left_shift(packed.reshape(-1).view("<u2"), np.uint32(16), out=out.reshape(-1).view(np.uint32), dtype=np.uint32)
 
 
 def _q8_0(packed: Bytes, out: Floats) -> None:
@@ -204,8 +204,9 @@ def _q6_k(packed: Bytes, out: Floats) -> None:
     low, top = packed[:, :128].reshape(-1, 2, 64), packed[:, 128:192].reshape(-1, 2, 32)
     quarters = out.reshape(-1, 2, 4, 32)
     for quarter in range(4):
-        part = low[:, :, 32 * (quarter % 2) : 32 * (quarter % 2) + 32]
-        nibble = part & _LOW if quarter < 2 else part >> np.uint8(4)
+        is_high, column = divmod(quarter, 2)
+        part = low[:, :, 32 * column : 32 * column + 32]
+        nibble = part >> np.uint8(4) if is_high else part & _LOW
         pair = (top >> np.uint8(2 * quarter) & np.uint8(3)) << np.uint8(4)
         quarters[:, :, quarter] = nibble | pair
     np.subtract(out, np.float32(32), out=out)
@@ -217,7 +218,7 @@ def _q6_k(packed: Bytes, out: Floats) -> None:
 def _from_library(name: str) -> Dequantizer:
     def dequantize(packed: Bytes, out: Floats) -> None:
         # imported here: the library takes long to import, and few checkpoints need it
-        from gguf import GGMLQuantizationType, quants
+        from gguf import GGMLQuantizationType, quants  # noqa: PLC0415
 
         # one long row: the library splits work by rows, and short ones are slow
         out[:] = quants.dequantize(packed.reshape(1, -1), GGMLQuantizationType[name]).reshape(out.shape)

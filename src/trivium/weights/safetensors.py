@@ -18,7 +18,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from trivium.base.errors import CheckpointError
 from trivium.weights.formats import SIZES
@@ -30,6 +30,7 @@ MAX_HEADER_BYTES = 100_000_000
 MAX_JSON_BYTES = 64 * 1024 * 1024
 """Largest config or index file that is read."""
 
+_LENGTH_BYTES = 8
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -61,17 +62,18 @@ def read_header(file: MappedFile) -> dict[str, StoredTensor]:
     Raises:
         CheckpointError: The file is truncated or its header is malformed.
     """
-    if file.size < 8:
+    if file.size < _LENGTH_BYTES:
         raise CheckpointError(f"{file.path}: expected at least 8 bytes of header length, the file has {file.size}")
-    header_len = int.from_bytes(file.buffer[:8], "little")
-    if header_len > min(MAX_HEADER_BYTES, file.size - 8):
+    header_len = int.from_bytes(file.buffer[:_LENGTH_BYTES], "little")
+    if header_len > min(MAX_HEADER_BYTES, file.size - _LENGTH_BYTES):
         raise CheckpointError(
             f"{file.path}: header length {header_len} bytes does not fit: the file has {file.size} bytes in all"
         )
     entries = _parse_header(file, header_len)
     entries.pop("__metadata__", None)
-    tensors = {name: _stored(file, 8 + header_len, name, entry) for name, entry in entries.items()}
-    _check_layout(file, 8 + header_len, list(tensors.values()))
+    data_start = _LENGTH_BYTES + header_len
+    tensors = {name: _stored(file, data_start, name, entry) for name, entry in entries.items()}
+    _check_layout(file, data_start, list(tensors.values()))
     return tensors
 
 
@@ -83,7 +85,9 @@ def _parse_header(file: MappedFile, header_len: int) -> dict[str, Any]:
         return entries
 
     try:
-        entries = json.loads(file.buffer[8 : 8 + header_len].decode("utf-8"), object_pairs_hook=unique)
+        entries = json.loads(
+            file.buffer[_LENGTH_BYTES : _LENGTH_BYTES + header_len].decode("utf-8"), object_pairs_hook=unique
+        )
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{file.path}: the header is not valid JSON: {error}") from error
     if not isinstance(entries, dict):
@@ -100,9 +104,9 @@ def _stored(file: MappedFile, data_start: int, name: str, entry: Any) -> StoredT
         raise CheckpointError(f"{where}: dtype {str(dtype)[:40]!r} is not known")
     if not _are_counts(shape):
         raise CheckpointError(f"{where}: shape {str(shape)[:80]} is not a list of whole numbers")
-    if not _are_counts(offsets) or len(offsets) != 2:
-        raise CheckpointError(f"{where}: data_offsets {str(offsets)[:80]} are not two whole numbers")
-    begin, end = offsets
+    if not _are_counts(offsets):
+        raise CheckpointError(f"{where}: data_offsets {str(offsets)[:80]} are not whole numbers")
+    begin, end = _two(where, offsets)
     expected = SIZES[dtype].num_bytes(math.prod(shape))
     if end - begin != expected:
         raise CheckpointError(f"{where}: shape {shape} of {dtype} takes {expected} bytes, its range has {end - begin}")
@@ -113,7 +117,15 @@ def _stored(file: MappedFile, data_start: int, name: str, entry: Any) -> StoredT
     return StoredTensor(name, tuple(shape), dtype, file, data_start + begin)
 
 
-def _are_counts(values: Any) -> bool:
+def _two(where: str, offsets: list[int]) -> tuple[int, int]:
+    try:
+        begin, end = offsets
+    except ValueError:
+        raise CheckpointError(f"{where}: data_offsets has {len(offsets)} numbers, it must have 2") from None
+    return begin, end
+
+
+def _are_counts(values: Any) -> TypeGuard[list[int]]:
     return isinstance(values, list) and all(type(value) is int and 0 <= value < 1 << 63 for value in values)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,7 +107,7 @@ class Checkpoint:
         for name, tensor in sorted(self.tensors.items()):
             digest.update(f"{name} {tensor.shape} {tensor.format}\n".encode())
             for sample in _samples(tensor.raw()):
-                digest.update(sample)
+                digest.update(sample.tobytes())
         return digest.hexdigest()
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class Checkpoint:
         for file in self.files:
             file.close()
 
-    def __enter__(self) -> Checkpoint:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
