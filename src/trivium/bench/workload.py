@@ -11,7 +11,7 @@ from typing import Any
 from trivium.base.errors import ConfigError
 from trivium.bench.options import WorkloadOptions
 
-_WORDS = (
+_WORDS = (  # noqa: SIM905  (a list of 90 quoted words reads worse)
     "time year people way day man thing woman life child world school state family student group country problem hand "
     "part place case week company system program question work government number night point home water room mother "
     "area money story fact month lot right study book eye job word business issue side kind head house service friend "
