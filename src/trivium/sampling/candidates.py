@@ -6,16 +6,20 @@ temperature, so a temperature never reorders and rounding by it never makes a ti
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trivium.sampling.softmax import Softmax, softmax
+from trivium.sampling.softmax import Softmax, estimate, running_total, softmax
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Logits = NDArray[np.float32] | NDArray[np.float64]
+
+_WORTH_ESTIMATING = 4096
+"""Candidates from which an estimate is cheaper than exact weights."""
 
 
 class Candidates:
@@ -45,6 +49,12 @@ class Candidates:
             self._softmax = softmax(self.logits, self.greatest, self.temperature)
         return self._softmax
 
+    def weighings(self) -> Iterator[Softmax]:
+        """Yield the weights, cheapest first; the last one is exact, and the first may be."""
+        if self._softmax is None and len(self) >= _WORTH_ESTIMATING:
+            yield estimate(self.logits, self.greatest, self.temperature)
+        yield self.softmax
+
     def know(self, known: Softmax) -> None:
         """Take over the softmax of the same logits at the same temperature."""
         self._softmax = known
@@ -55,8 +65,7 @@ class Candidates:
         self.logits = self.logits[places]
         if self._softmax is not None:
             weights = self._softmax.weights[places]
-            total = float(np.add.accumulate(weights)[-1])
-            self._softmax = Softmax(self._softmax.scaled[places], weights, total)
+            self._softmax = Softmax(self._softmax.scaled[places], weights, float(running_total(weights)[-1]))
 
     def keep_leading(self, count: int, cut: float) -> None:
         """Keep the first `count` in rank order, the last of which has logit `cut`."""

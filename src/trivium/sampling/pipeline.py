@@ -39,9 +39,9 @@ from trivium.base.ids import TokenId
 from trivium.sampling import edits, filters
 from trivium.sampling.batch import Sampled, TokenLogprobs
 from trivium.sampling.candidates import Candidates
+from trivium.sampling.draw import draw
 from trivium.sampling.logprobs import certain, describe_token, token_logprob
 from trivium.sampling.philox import uniforms
-from trivium.sampling.softmax import running_total
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -199,7 +199,7 @@ class _RowSampler:
         for stage in FILTERS:
             if stage.is_wanted(params):
                 stage.apply(candidates, params)
-        return _draw(candidates, random)
+        return draw(candidates, random)
 
     @property
     def _wants_raw(self) -> bool:
@@ -219,13 +219,6 @@ class _RowSampler:
     def _report_raw(self) -> None:
         if self._row.num_logprobs is not None:
             self.report = describe_token(self.raw, self.token_id, self._row.num_logprobs)
-
-
-def _draw(candidates: Candidates, random: float) -> int:
-    weights = candidates.softmax.weights
-    running = running_total(weights)
-    place = int(np.searchsorted(running, random * running[-1], side="right"))
-    return place if place < len(running) else int(np.flatnonzero(weights)[-1])
 
 
 def _randoms_of(rows: Sequence[SampleRow]) -> dict[int, float]:
