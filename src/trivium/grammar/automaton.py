@@ -1,0 +1,231 @@
+"""`OutputAutomaton`: the only reader of output tokens; it decides text, stop and end of one answer.
+
+Rules, in the order in which they apply to the token at index i (from 0) of the answer:
+
+1. While i < `min_tokens` nothing ends the answer: end tokens and whole stop texts are ordinary.
+2. An end token ends the answer. Its own text is left out, save for a token of `stop_token_ids` when
+   `include_stop_str_in_output` is set. Text held back is given out, a character cut off becomes U+FFFD.
+3. Otherwise its text is appended, and the first letter at which some stop text is whole ends the answer; of several
+   that end at that letter the longest counts. The answer ends before the stop text (behind it when included). What
+   follows inside the same token is dropped; the token counts. A stop text may have begun in earlier tokens, also
+   in the first `min_tokens`.
+4. Letters at the end that may be the beginning of a stop text are held back, as few as can be.
+
+The letter at which an answer ends therefore depends on the text alone, never on how the text is cut into tokens,
+except for rule 1. Knows nothing of sampling, logits or pages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from trivium.base.errors import ensure
+from trivium.base.ids import FinishReason
+from trivium.grammar.stops import START, StopTexts
+from trivium.tokens.detokenizer import Detokenizer, DetokenizerState
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from trivium.config.sampling import SamplingParams
+    from trivium.tokens.tokenizer import Tokenizer
+
+MAX_ROLL_BACK = 256
+"""Most tokens that can be taken back."""
+
+
+class Progress(NamedTuple):
+    """What one token brought."""
+
+    text: str
+    """Text that became certain; may be empty."""
+    finish: FinishReason | None = None
+    """Set when this token ended the answer."""
+    stop_reason: int | str | None = None
+    """The stop token or stop text that did; `None` for the model's own end tokens."""
+
+
+class AutomatonState(NamedTuple):
+    """A moment in the life of an answer; immutable and small."""
+
+    num_tokens: int
+    detokenizer: DetokenizerState
+    stop_state: int
+    held: str
+    """Text that is certain but may begin a stop text."""
+    finish: FinishReason | None
+
+
+class OutputAutomaton:
+    """Reads the tokens of one answer, one at a time.
+
+    Invariants:
+        The texts of all `Progress` and of `finish`, joined, are the answer.
+        No text that was given out begins a stop text that later becomes whole, or ends inside a character.
+        After `roll_back(k)` the automaton is as if the last k tokens had never come.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        params: SamplingParams,
+        end_ids: Collection[int] = (),
+        *,
+        stops: StopTexts | None = None,
+        continues: bool = True,
+    ) -> None:
+        """Start before the first output token.
+
+        Args:
+            tokenizer: Knows the bytes of ids.
+            params: The request's stop fields, `min_tokens`, `ignore_eos` and `skip_special_tokens`.
+            end_ids: The model's end tokens; not used when `ignore_eos` is set. `stop_token_ids` are known anyway.
+            stops: The machine for `params.stop`, when another choice of the request has built it.
+            continues: The answer continues a prompt, so a leading space belongs to it.
+
+        Raises:
+            InvalidParameterError: The stop texts are too long altogether.
+        """
+        self._tokenizer = tokenizer
+        self._params = params
+        self._stop_ids = frozenset(params.stop_token_ids)
+        self._end_ids = self._stop_ids | (frozenset() if params.ignore_eos else frozenset(end_ids))
+        self._stops = StopTexts(params.stop) if stops is None else stops
+        self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens, continues=continues)
+        self._state = AutomatonState(0, self._detokenizer.state, START, "", None)
+        self._past: deque[AutomatonState] = deque(maxlen=MAX_ROLL_BACK + 1)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens read so far."""
+        return self._state.num_tokens
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the answer has ended."""
+        return self._state.finish is not None
+
+    @property
+    def held_text(self) -> str:
+        """Text that is certain but not given out yet, because it may begin a stop text."""
+        return self._state.held
+
+    @property
+    def held_back_ids(self) -> tuple[int, ...]:
+        """End tokens that may not be drawn next, because of `min_tokens`; ascending."""
+        return tuple(sorted(self._end_ids)) if self._state.num_tokens < self._params.min_tokens else ()
+
+    def advance(self, token_id: int) -> Progress:
+        """Read one output token.
+
+        Raises:
+            InternalError: The answer has ended.
+        """
+        before = self._state
+        ensure(before.finish is None, f"token {token_id} came after the answer had ended ({before.finish})")
+        self._past.append(before)
+        can_end = before.num_tokens >= self._params.min_tokens
+        if can_end and token_id in self._end_ids:
+            return self._end_at_token(token_id)
+        return self._read(self._detokenizer.push(token_id), can_end=can_end)
+
+    def replay(self, token_ids: Iterable[int]) -> str:
+        """Read tokens of an earlier life of this answer and return the text that they had brought.
+
+        Raises:
+            InternalError: The answer ends before the last of them.
+        """
+        return "".join([self.advance(token_id).text for token_id in token_ids])
+
+    def finish(self, reason: FinishReason) -> str:
+        """End the answer for a reason that is not a token's (length, abort) and return the text held back.
+
+        The U+FFFD of a character that was cut off by the end is not searched for stop texts. Does nothing, and
+        returns nothing, when the answer has ended already.
+        """
+        if self._state.finish is not None:
+            return ""
+        rest = self._state.held + self._detokenizer.finish()
+        self._past.append(self._state)
+        self._settle(self._state.num_tokens, START, "", reason)
+        return rest
+
+    def snapshot(self) -> AutomatonState:
+        """Return the present moment, for `restore`."""
+        return self._state
+
+    def restore(self, state: AutomatonState) -> None:
+        """Go to a moment that `snapshot` of this automaton, or of one it was forked from, returned.
+
+        Effects:
+            Earlier moments can't be reached by `roll_back` any more.
+        """
+        self._past.clear()
+        self._return_to(state)
+
+    def roll_back(self, num_tokens: int) -> None:
+        """Take back the last tokens; a `finish` that came after them is taken back too.
+
+        What their `Progress` said is void: the caller must not have passed it on.
+
+        Raises:
+            InternalError: Fewer tokens than `num_tokens` were read, or they are more than `MAX_ROLL_BACK`.
+        """
+        target = self._state.num_tokens - num_tokens
+        ensure(num_tokens >= 0, f"cannot take back {num_tokens} tokens")
+        state = self._state
+        while state.num_tokens > target or (num_tokens and state.finish is not None):
+            ensure(self._past, f"cannot take back {num_tokens} tokens: only the last {MAX_ROLL_BACK} are remembered")
+            state = self._past.pop()
+        self._return_to(state)
+
+    def fork(self) -> OutputAutomaton:
+        """Return an automaton at the same moment that goes on independently; it can't roll back beyond it."""
+        twin = OutputAutomaton(self._tokenizer, self._params, self._end_ids, stops=self._stops)
+        twin._return_to(self._state)
+        return twin
+
+    def _end_at_token(self, token_id: int) -> Progress:
+        is_stop_id = token_id in self._stop_ids
+        text = self._state.held
+        if is_stop_id and self._params.include_stop_str_in_output:
+            text += self._detokenizer.push(token_id)
+        text += self._detokenizer.finish()
+        self._settle(self._state.num_tokens + 1, START, "", FinishReason.STOP)
+        return Progress(text, FinishReason.STOP, token_id if is_stop_id else None)
+
+    def _read(self, added: str, *, can_end: bool) -> Progress:
+        """Append `added` and give out what can't be part of a stop text.
+
+        ::
+
+            held        added
+            |..........|.......|~~~~~~~~|      stop found: ~ is dropped
+                   |...........|               the stop text; it begins in held or in added
+            |......|                           given out (with the stop text when it is included)
+        """
+        num_tokens = self._state.num_tokens + 1
+        if not self._stops.texts:
+            self._settle(num_tokens, START, "", None)
+            return Progress(added)
+        stop_state = self._state.stop_state
+        text = self._state.held + added
+        for end, letter in enumerate(added, start=len(self._state.held) + 1):
+            stop_state = self._stops.step(stop_state, letter)
+            stop = self._stops.whole(stop_state)
+            if can_end and stop is not None:
+                cut = end if self._params.include_stop_str_in_output else end - len(stop)
+                self._settle(num_tokens, START, "", FinishReason.STOP)
+                return Progress(text[:cut], FinishReason.STOP, stop)
+        certain = len(text) - self._stops.held(stop_state)
+        self._settle(num_tokens, stop_state, text[certain:], None)
+        return Progress(text[:certain])
+
+    def _settle(self, num_tokens: int, stop_state: int, held: str, finish: FinishReason | None) -> None:
+        self._state = AutomatonState(num_tokens, self._detokenizer.state, stop_state, held, finish)
+
+    def _return_to(self, state: AutomatonState) -> None:
+        self._state = state
+        self._detokenizer.restore(state.detokenizer)

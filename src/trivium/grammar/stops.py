@@ -1,0 +1,106 @@
+"""`StopTexts`: several stop texts as one machine that reads a text letter by letter.
+
+After any text the machine's state is a number, and the state alone says how many letters at the end of the text may
+be the beginning of a stop text. So searching costs the length of the new text whatever the number of stop texts, and
+going back is remembering a number.
+
+::
+
+    stop texts  "abcd", "bc"
+    text        x a b        state of "ab": the last 2 letters are held back
+    text        x a b c      state of "abc": its ending "bc" is whole, so the answer ends before its b
+
+Source: Aho and Corasick 1975, Efficient String Matching.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from trivium.base.errors import InvalidParameterError
+
+MAX_STOP_LETTERS = 1 << 16
+"""Most letters in all stop texts of a request together; bounds the machine's memory."""
+
+START = 0
+"""The state before any letter."""
+
+
+class StopTexts:
+    """Stop texts of one request; immutable, shared by its choices.
+
+    States are numbers; `START` begins a text. A state stands for the longest ending of the text that begins some stop
+    text.
+    """
+
+    __slots__ = ("_fall_back", "_held", "_next", "_whole", "texts")
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        """Build the machine.
+
+        Args:
+            texts: Stop texts, none of them empty; perhaps no text at all.
+
+        Raises:
+            InvalidParameterError: A text is empty, or all together are longer than `MAX_STOP_LETTERS`.
+
+        Cost: the number of letters in `texts`.
+        """
+        self.texts = tuple(dict.fromkeys(texts))
+        if "" in self.texts:
+            raise InvalidParameterError("stop holds an empty text, which would end every answer at once", param="stop")
+        if (total := sum(map(len, self.texts))) > MAX_STOP_LETTERS:
+            message = f"stop holds {total} letters in all; at most {MAX_STOP_LETTERS} are allowed"
+            raise InvalidParameterError(message, param="stop")
+        self._next: list[dict[str, int]] = [{}]
+        self._whole: list[str | None] = [None]
+        """Per state: the longest stop text that ends here."""
+        self._fall_back: list[int] = [START]
+        """Per state: the state of the next shorter ending."""
+        self._held: list[int] = [0]
+        """Per state: letters at the end of the text that begin a stop text which is not whole yet."""
+        for text in self.texts:
+            self._enter(text)
+        self._link()
+
+    def step(self, state: int, letter: str) -> int:
+        """Return the state after one more letter."""
+        while state and letter not in self._next[state]:
+            state = self._fall_back[state]
+        return self._next[state].get(letter, START)
+
+    def whole(self, state: int) -> str | None:
+        """Return the longest stop text that ends exactly at this state, or `None`."""
+        return self._whole[state]
+
+    def held(self, state: int) -> int:
+        """Return how many letters at the end of the text may still become part of a stop."""
+        return self._held[state]
+
+    def _enter(self, text: str) -> None:
+        state = START
+        for letter in text:
+            following = self._next[state].get(letter)
+            if following is None:
+                following = self._next[state][letter] = len(self._next)
+                self._next.append({})
+                self._whole.append(None)
+            state = following
+        self._whole[state] = text
+
+    def _link(self) -> None:
+        """Fill fall-backs and held lengths, short endings first, so that each refers to finished ones."""
+        self._fall_back = [START] * len(self._next)
+        self._held = [0] * len(self._next)
+        depths = [0] * len(self._next)
+        waiting = deque([START])
+        while waiting:
+            state = waiting.popleft()
+            for letter, following in self._next[state].items():
+                shorter = self.step(self._fall_back[state], letter) if state else START
+                depths[following] = depths[state] + 1
+                self._fall_back[following] = shorter
+                self._whole[following] = self._whole[following] or self._whole[shorter]
+                self._held[following] = depths[following] if self._next[following] else self._held[shorter]
+                waiting.append(following)
