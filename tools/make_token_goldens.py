@@ -1,9 +1,10 @@
 """Write the token ids that transformers gives for tricky texts, for `tests/unit/tokens` to compare with.
 
-    python tools/make_token_goldens.py MODEL.gguf tests/golden/tokens/NAME.json
+    python tools/make_token_goldens.py MODEL.gguf tests/golden/tokens/NAME.json [--single-digits]
 
 Needs the `oracle` extra (transformers, torch). The expected ids are of another implementation, so that a mistake of
-ours can't hide in its own golden file.
+ours can't hide in its own golden file. transformers does not read which word split a GGUF file names; SmolLM2's
+published tokenizer cuts digits apart before the GPT-2 rule, which `--single-digits` puts back.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ TEXTS = (
     "3.14159, 2,718 and 1e-9",
     "Ⅻ ½ ٣٤ 五",
     "I'm you're he'll WE'VE it'd",
-    "don’t “quote” …",
+    "don\u2019t \u201cquote\u201d \u2026",
     "HELLO hello HeLLo",
     "日本語のテキストと漢字",
-    "中文分词测试，没有空格。",
+    "中文分词测试\uff0c没有空格。",
     "한국어 문장입니다",
     "Привет, как дела?",
     "مرحبا بالعالم",
@@ -60,15 +61,19 @@ TEXTS = (
 )
 
 
-def main(gguf: Path, output: Path) -> None:
+def main(gguf: Path, output: Path, *, has_single_digits: bool) -> None:
     """Encode every text with transformers' own reading of the GGUF file."""
+    from tokenizers import pre_tokenizers  # noqa: PLC0415  (a tool of the oracle environment)
     from transformers import AutoTokenizer  # noqa: PLC0415  (a tool of the oracle environment)
 
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    if has_single_digits:
+        steps = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
     rows = [{"text": text, "ids": tokenizer(text, add_special_tokens=False).input_ids} for text in TEXTS]
     lines = ",\n".join(json.dumps(row) for row in rows)
     output.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), has_single_digits="--single-digits" in sys.argv[3:])
