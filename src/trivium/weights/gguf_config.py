@@ -106,7 +106,7 @@ def hf_config(where: str, metadata: Mapping[str, Any], tensors: Mapping[str, Sto
     if fields.count("expert_count", 0, least=0):
         raise fields.error("expert_count", "is not 0; mixtures of experts are not supported")
     config: Config = {"architectures": [known.hf_name], "model_type": known.model_type, **_shape(fields)}
-    config.update(_tokens(fields))
+    config.update(_biases(fields) | _tokens(fields))
     config["rope_theta"] = fields.number("rope.freq_base", 10000.0)
     config["rope_scaling"] = _rope_scaling(fields, config)
     known.extras(fields, config)
@@ -155,10 +155,13 @@ def _shape(fields: GGUFFields) -> Config:
         "rms_norm_eps": fields.number("attention.layer_norm_rms_epsilon", 1e-5),
         "hidden_act": "silu",
         "tie_word_embeddings": "output.weight" not in fields.tensors,
-        "attention_bias": "blk.0.attn_q.bias" in fields.tensors or "blk.0.attn_qkv.bias" in fields.tensors,
-        "mlp_bias": "blk.0.ffn_up.bias" in fields.tensors,
         "torch_dtype": "float32",
     }
+
+
+def _biases(fields: GGUFFields) -> Config:
+    names = {"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"}
+    return {hf: True for hf, name in names.items() if name in fields.tensors}
 
 
 def _num_layers(fields: GGUFFields) -> int:
@@ -209,10 +212,13 @@ def _rope_scaling(fields: GGUFFields, config: Config) -> Config | None:
     linear = fields.number("rope.scale_linear")  # written by old converters
     if kind == "none" and linear not in {None, 0.0, 1.0}:
         return {"rope_type": "linear", "factor": linear}
-    if divisors := fields.tensor("rope_freqs.weight"):
-        return _fixed_divisors(fields, config, divisors)
+    divisors = fields.tensor("rope_freqs.weight")
     if kind == "none":
-        return None
+        return None if divisors is None else _fixed_divisors(fields, config, divisors)
+    if divisors is not None:
+        raise fields.error(
+            "rope.scaling.type", f"is {str(kind)[:80]!r} beside a tensor rope_freqs.weight; not supported"
+        )
     if kind == "linear":
         return {"rope_type": "linear", "factor": _factor(fields)}
     if kind == "yarn":
@@ -274,8 +280,11 @@ def _yarn(fields: GGUFFields, config: Config) -> Config:
             "rope.scaling.original_context_length", config["max_position_embeddings"]
         ),
     }
+    # the file's factor multiplies yarn's own 0.1 ln(factor) + 1, while a config.json's replaces it
+    attention = fields.number("rope.scaling.yarn_attn_factor", fields.number("rope.scaling.attn_factor"))
+    if attention is not None and attention != 1.0:
+        scaling["attention_factor"] = attention * (0.1 * math.log(scaling["factor"]) + 1.0)
     optional = {
-        "attention_factor": "rope.scaling.attn_factor",
         "beta_fast": "rope.scaling.yarn_beta_fast",
         "beta_slow": "rope.scaling.yarn_beta_slow",
     }
@@ -305,14 +314,15 @@ def _longrope(fields: GGUFFields, config: Config) -> Config:
 def _llama(fields: GGUFFields, config: Config) -> None:
     if window := fields.count("attention.sliding_window", 0, least=0):
         config.update(architectures=["MistralForCausalLM"], model_type="mistral", sliding_window=window)
-    if config["attention_bias"] and "blk.0.attn_output.bias" not in fields.tensors:
+    if config.get("attention_bias") and "blk.0.attn_output.bias" not in fields.tensors:
         # biases on q, k and v only: Qwen2's layout; the rows stay in the order of the llama converter
         config.update(architectures=["Qwen2ForCausalLM"], model_type="qwen2")
+        del config["attention_bias"]
 
 
 def _qwen2(fields: GGUFFields, config: Config) -> None:
     config.update(use_sliding_window=False, sliding_window=None)
-    if not config["attention_bias"]:
+    if not config.pop("attention_bias", False):
         raise CheckpointError(f"{fields.where}: blk.0.attn_q.bias is missing, qwen2 has biases on q, k and v")
 
 
@@ -320,7 +330,9 @@ def _qwen3(_fields: GGUFFields, config: Config) -> None:
     config.update(use_sliding_window=False, sliding_window=None)
 
 
-def _gemma(fields: GGUFFields, config: Config, *, period: int, layers_of_27b: int) -> None:
+def _gemma(
+    fields: GGUFFields, config: Config, *, period: int, layers_of_27b: int, caps: tuple[float, float] | None = None
+) -> None:
     # A layer is local unless it is the last of its period. The 27B models scale queries by hidden / heads, the
     # others by the head width; the files do not say which, except by attention.scale in newer ones.
     num_layers = config["num_hidden_layers"]
@@ -343,13 +355,13 @@ def _gemma(fields: GGUFFields, config: Config, *, period: int, layers_of_27b: in
         sliding_window=fields.count("attention.sliding_window", 4096),
         layer_types=["sliding_attention" if local else "full_attention" for local in is_local],
         query_pre_attn_scalar=scale**-2 if scale else (by_heads if is_27b else config["head_dim"]),
-        attn_logit_softcapping=fields.number("attn_logit_softcapping"),
-        final_logit_softcapping=fields.number("final_logit_softcapping"),
+        attn_logit_softcapping=fields.number("attn_logit_softcapping", caps and caps[0]),
+        final_logit_softcapping=fields.number("final_logit_softcapping", caps and caps[1]),
     )
 
 
 def _gemma2(fields: GGUFFields, config: Config) -> None:
-    _gemma(fields, config, period=2, layers_of_27b=46)
+    _gemma(fields, config, period=2, layers_of_27b=46, caps=(50.0, 30.0))
 
 
 def _gemma3(fields: GGUFFields, config: Config) -> None:
