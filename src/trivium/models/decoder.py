@@ -106,7 +106,8 @@ def build_decoder(config: ModelConfig, layer: LayerFunction) -> Graph:
     """
     b = Builder(config.architecture)
     embedding = b.param("embed_tokens.weight", (config.vocab_size, config.model_width))
-    x = b.embed(b.input("token_ids"), embedding, scale=config.embed_scale)
+    embeds = b.input("embeds", ("T", config.model_width))
+    x = b.embed(b.input("token_ids"), embedding, embeds=embeds, scale=config.embed_scale)
     tables = _rope_tables(b, config)
     for index, of_layer in enumerate(config.layers):
         x = layer(LayerScope(b, config, index, tables.get(of_layer.rope)), x)
