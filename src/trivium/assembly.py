@@ -10,6 +10,7 @@ Run as a program (`python -m trivium.assembly FOLDER EPOCH`, options on standard
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -26,9 +27,12 @@ from trivium.config.options import EngineOptions
 from trivium.config.sizes import format_bytes
 
 if TYPE_CHECKING:
+    from trivium.cache.spec import KVSpec
     from trivium.config.model import ModelConfig
     from trivium.engine.client import EngineClient
     from trivium.engine.loop import EngineLoop
+    from trivium.ir.graph import Graph
+    from trivium.runtime.reference import ReferenceExecutor
     from trivium.tokens.chat import ChatTemplate
     from trivium.tokens.tokenizer import Tokenizer
     from trivium.weights.checkpoint import Checkpoint
@@ -149,10 +153,9 @@ def build_engine(options: EngineOptions, report: Report = silent) -> EngineLoop:
     from trivium.engine.loop import EngineLoop  # noqa: PLC0415
     from trivium.ir.rope import rope_variant  # noqa: PLC0415
     from trivium.models import build_graph, kv_spec  # noqa: PLC0415
-    from trivium.runtime.bind import parameter_bytes  # noqa: PLC0415
     from trivium.runtime.memory import plan_kv  # noqa: PLC0415
     from trivium.schedule.scheduler import Scheduler  # noqa: PLC0415
-    from trivium.tokens.bad_words import spellings  # noqa: PLC0415
+    from trivium.tokens.bad_words import spell_bad_word  # noqa: PLC0415
 
     began_s = time.perf_counter()
     model = open_model(options, report)
@@ -160,7 +163,7 @@ def build_engine(options: EngineOptions, report: Report = silent) -> EngineLoop:
     tokenizer = load_tokenizer(options, model)
     graph = build_graph(config)
     spec = kv_spec(config, page_len=options.cache.page_len, element_bytes=4)
-    budget = plan_kv(spec, options.cache, weight_bytes=parameter_bytes(graph))
+    budget = plan_kv(spec, options.cache, weight_bytes=float32_bytes(graph))
     max_model_len = _max_model_len(options, config, budget.num_tokens)
     executor = _build_executor(options, model, graph, spec, budget.num_pages, report)
     scheduler = Scheduler(
@@ -183,7 +186,7 @@ def build_engine(options: EngineOptions, report: Report = silent) -> EngineLoop:
             end_ids=end_ids(model.checkpoint, config, tokenizer),
             namespace=(fingerprint, "f32"),
             rope_variant=lambda reach: tuple(rope_variant(rope, reach) for rope in ropes),
-            bad_word_ids=lambda text: spellings(tokenizer, text),
+            bad_word_ids=lambda text: spell_bad_word(tokenizer, text),
             logprobs_mode=options.schedule.logprobs_mode,
         ),
         info={
@@ -197,7 +200,7 @@ def build_engine(options: EngineOptions, report: Report = silent) -> EngineLoop:
             "vocab_size": config.vocab_size,
             "kv_cache": budget.explanation,
             "kv_tokens": budget.num_tokens,
-            "weights": format_bytes(parameter_bytes(graph)),
+            "weights": format_bytes(executor.weight_bytes),
             "load_seconds": round(time.perf_counter() - began_s, 3),
         },
         clock=SystemClock(),
@@ -210,6 +213,13 @@ def end_ids(checkpoint: Checkpoint, config: ModelConfig, tokenizer: Tokenizer) -
     declared = checkpoint.generation_config.get("eos_token_id", config.eos_token_ids)
     listed = declared if isinstance(declared, (list, tuple)) else () if declared is None else (declared,)
     return tuple(dict.fromkeys((*(int(token) for token in listed), *tokenizer.eos_ids)))
+
+
+def float32_bytes(graph: Graph) -> int:
+    """Bytes of a graph's parameters in float32; a table that is looked up and multiplied by counts twice."""
+    twice = {node.inputs[1] for node in graph.nodes if node.op == "embed"}
+    twice &= {node.inputs[1] for node in graph.nodes if node.op == "gemm"}
+    return sum(4 * math.prod(shape) * (2 if name in twice else 1) for name, shape in graph.param_shapes().items())
 
 
 def _max_model_len(options: EngineOptions, config: ModelConfig, kv_tokens: int) -> int:
@@ -226,8 +236,8 @@ def _max_model_len(options: EngineOptions, config: ModelConfig, kv_tokens: int) 
 
 
 def _build_executor(
-    options: EngineOptions, model: OpenModel, graph: Any, spec: Any, num_pages: tuple[int, ...], report: Report
-) -> Any:
+    options: EngineOptions, model: OpenModel, graph: Graph, spec: KVSpec, num_pages: tuple[int, ...], report: Report
+) -> ReferenceExecutor:
     from trivium.runtime.reference import ReferenceExecutor  # noqa: PLC0415  (start-up time)
     from trivium.weights.bind import bind_parameters  # noqa: PLC0415
 
@@ -235,8 +245,7 @@ def _build_executor(
         from trivium.kernels.native import set_num_threads  # noqa: PLC0415
 
         set_num_threads(options.executor.threads)
-    wanted = {name: param.shape for name, param in graph.params.items()}
-    parameters = bind_parameters(model.checkpoint, wanted, model.config)
+    parameters = bind_parameters(model.checkpoint, graph.param_shapes(), model.config)
     return ReferenceExecutor(
         graph,
         parameters,
@@ -246,7 +255,7 @@ def _build_executor(
         max_logit_rows=options.schedule.max_num_seqs,
         array_library=options.executor.array_library,
         device=options.executor.device,
-        report=lambda done, total: report("loading weights", done, total),
+        progress=lambda done, total: report("loading weights", done, total),
     )
 
 

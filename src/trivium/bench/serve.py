@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import httpx
@@ -52,9 +53,13 @@ async def _run(
         total = len(levels) * workload.num_requests
         for idx, concurrency in enumerate(levels):
             offset = idx * workload.num_requests
-            results, seconds = await session.run(concurrency, lambda done, base=offset: advance(base + done, total))
+            results, seconds = await session.run(concurrency, partial(_report, advance, offset, total))
             figures.append(summarize(results, seconds, concurrency=concurrency, price_per_hour=report.price))
         return figures
+
+
+def _report(advance: Callable[[int, int], None], offset: int, total: int, done: int) -> None:
+    advance(offset + done, total)
 
 
 async def _first_model(client: httpx.AsyncClient) -> str:

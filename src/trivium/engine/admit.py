@@ -47,7 +47,7 @@ class Answer:
     request: Request
     user_id: str
     automaton: OutputAutomaton
-    bad_word_ids: tuple[tuple[int, ...], ...]
+    bad_word_ids: tuple[tuple[TokenId, ...], ...]
     prompt_logprobs: dict[int, TokenLogprobs | None] = field(default_factory=dict)
     """Position to logprobs, filled while the prompt runs; `None` for position 0."""
     is_prompt_reported: bool = False
@@ -68,7 +68,7 @@ def admit(message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: 
         raise UnsupportedFeatureError(f"adapter '{message.adapter}' is not loaded", param="model")
     limit_len = _limit_len(len(message.prompt_ids), params, limits.max_model_len)
     filled = replace(params, seed=params.seed or 0, logprobs_mode=params.logprobs_mode or limits.logprobs_mode)
-    bad_word_ids = tuple(tuple(ids) for word in params.bad_words for ids in limits.bad_word_ids(word))
+    bad_word_ids = tuple(tuple(map(TokenId, ids)) for word in params.bad_words for ids in limits.bad_word_ids(word))
     answers: list[Answer] = []
     for choice in range(params.num_draws):
         own = filled if choice == 0 else replace(filled, prompt_logprobs=None)
@@ -91,9 +91,9 @@ def admit(message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: 
             tokens=[TokenId(token) for token in message.prompt_ids],
         )
         automaton = OutputAutomaton(tokenizer, own, request.end_ids)
-        for token in message.output_ids[choice] if choice < len(message.output_ids) else ():
-            request.tokens.append(TokenId(token))
-            automaton.advance(TokenId(token))
+        if choice < len(message.output_ids):
+            request.tokens.extend(map(TokenId, message.output_ids[choice]))
+            automaton.replay(message.output_ids[choice])
         request.automaton = automaton
         answers.append(
             Answer(

@@ -288,6 +288,10 @@ class EngineClient:
             self._engine.close()
             self._engine = None
 
+    @property
+    def _gave_up(self) -> bool:
+        return self._is_closing or self._fatal is not None
+
     def _ready_engine(self) -> _Incarnation:
         if self._engine is None or not self._is_ready:
             raise EngineDeadError(f"the engine is not ready: {self._error}")
@@ -346,16 +350,16 @@ class EngineClient:
 
     async def _watch(self) -> None:
         """Notice that the engine is gone or frozen, and start another."""
-        while not self._is_closing:
+        while True:
             await asyncio.sleep(_WATCH_S)
             engine = self._engine
-            if engine is None or self._is_closing or self._fatal is not None:
+            if engine is None or self._gave_up:
                 continue
             reason = self._reason_dead(engine)
             if reason is None:
                 continue
             await self._settle()
-            if self._fatal is None and not self._is_closing:
+            if not self._gave_up:
                 await self._restart(engine, reason)
 
     def _reason_dead(self, engine: _Incarnation) -> str | None:
@@ -388,7 +392,7 @@ class EngineClient:
         engine.close()
         self._engine = None
         await asyncio.sleep(_BACKOFF_S[min(self._failures, len(_BACKOFF_S) - 1)])
-        if not self._is_closing:
+        if not self._gave_up:
             self._spawn(engine.epoch + 1)
 
     def _end_open(self, reason: str) -> None:

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from trivium.base.errors import CapacityError, EngineDeadError, RequestError, TriviumError
@@ -164,7 +165,7 @@ class LocalEngine:
             if self._loop.has_work:
                 news = self._loop.step()
                 if news:
-                    self._call_soon(lambda news=news: [self._streams.feed(item) for item in news])  # type: ignore[misc]
+                    self._call_soon(partial(self._streams.feed_all, news))
 
     def _take_inbox(self) -> None:
         with contextlib.suppress(queue.Empty):

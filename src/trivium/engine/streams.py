@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from trivium.base import errors
@@ -68,6 +68,11 @@ class StreamTable:
             return
         stream.next_token[news.choice] = max(seen, news.first_token + len(news.token_ids))
         stream.queue.put_nowait(news)
+
+    def feed_all(self, deltas: Iterable[Delta]) -> None:
+        """Give each delta to its request."""
+        for news in deltas:
+            self.feed(news)
 
     def refuse(self, message: Refused) -> None:
         """End a request that the engine did not take."""
