@@ -29,6 +29,7 @@ using PanelsOut = nb::ndarray<float, nb::ndim<3>, nb::c_contig, nb::device::cpu>
 
 template <class Array>
 void check_strides(const char* op, const char* name, const Array& array) {
+  if (array.size() == 0) return;
   for (std::size_t axis = 0; axis < array.ndim(); ++axis) {
     const std::int64_t stride = array.stride(axis);
     const bool is_last = axis + 1 == array.ndim();

@@ -38,6 +38,8 @@ class PackedMatrix:
     """K: length of the sums."""
     layout: NDArray[np.float32]
     """Native: panels [ceil(N / 32), K, 32], drawn in csrc/ops/gemm/pack.h. NumPy: the weight transposed, [K, N]."""
+    tile_rows: int
+    """Rows that the NumPy stand-in runs at a time; 0 for the native layout, which needs no such choice."""
 
 
 def _aligned_empty(*shape: int) -> NDArray[np.float32]:
@@ -75,10 +77,11 @@ def pack(weight: NDArray[np.float32]) -> PackedMatrix:
     num_cols, depth = sizes["N"], sizes["K"]
     module = native.load()
     if module is None:
-        return PackedMatrix(num_cols=num_cols, depth=depth, layout=np.array(weight.T, order="C"))
+        columns = np.array(weight.T, order="C")
+        return PackedMatrix(num_cols=num_cols, depth=depth, layout=columns, tile_rows=tiled.row_tile(columns))
     panels = _aligned_empty(ceil_div(num_cols, module.PANEL_WIDTH), depth, module.PANEL_WIDTH)
     module.pack(_dense(weight), panels)
-    return PackedMatrix(num_cols=num_cols, depth=depth, layout=panels)
+    return PackedMatrix(num_cols=num_cols, depth=depth, layout=panels, tile_rows=0)
 
 
 def gemm(
@@ -105,7 +108,7 @@ def gemm(
     ensure(depth == packed.depth, f"gemm: a has K={depth} but the weight has K={packed.depth}")
     module = native.load()
     if module is None:
-        tiled.gemm(rows, packed.layout, out_rows)
+        tiled.gemm(rows, packed.layout, out_rows, tile_rows=packed.tile_rows)
     else:
         module.gemm(_dense(rows), packed.layout, out_rows)
     return out
