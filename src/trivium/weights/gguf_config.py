@@ -8,74 +8,15 @@ Source: key names and per-architecture rules as published by the GGUF specificat
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from trivium.base.errors import CheckpointError, UnknownArchitectureError
+from trivium.weights.gguf_fields import Config, GGUFFields
+from trivium.weights.gguf_rope import longrope, rope_scaling
 from trivium.weights.stored import StoredTensor
-
-MAX_COUNT = 1 << 31
-"""No count of layers, heads or elements reaches this."""
-
-Config = dict[str, Any]
-
-
-class GGUFFields:
-    """Typed access to the metadata of one architecture, with errors that name the key."""
-
-    def __init__(self, where: str, metadata: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> None:
-        self.where = where
-        self.metadata = metadata
-        self.tensors = tensors
-        self.architecture = str(metadata.get("general.architecture", ""))
-
-    def key(self, name: str) -> str:
-        """Return the full key of an architecture's field."""
-        return f"{self.architecture}.{name}"
-
-    def error(self, name: str, message: str) -> CheckpointError:
-        """Return an error about the field `name`."""
-        return CheckpointError(f"{self.where}: {self.key(name)} {message}")
-
-    def count(self, name: str, default: int | None = None, *, least: int = 1) -> int:
-        """Return a whole number; a list with one entry per layer is taken when all entries agree.
-
-        Raises:
-            CheckpointError: The key is missing without a default, or is not one number in range.
-        """
-        value = self.metadata.get(self.key(name), default)
-        if isinstance(value, list) and value:
-            if any(entry != value[0] for entry in value):
-                raise self.error(name, "differs from layer to layer, which is not supported")
-            value = value[0]
-        if value is None:
-            raise self.error(name, "is missing")
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < MAX_COUNT:
-            raise self.error(name, f"is {str(value)[:80]}; it must be a whole number from {least} to {MAX_COUNT - 1}")
-        return value
-
-    def number(self, name: str, default: float | None = None) -> float | None:
-        """Return a finite number, or the default.
-
-        Raises:
-            CheckpointError: The value is not a finite number.
-        """
-        value = self.metadata.get(self.key(name), default)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise self.error(name, f"is {str(value)[:80]}; it must be a finite number")
-        return float(value)
-
-    def tensor(self, name: str) -> tuple[float, ...] | None:
-        """Return a small float tensor's values, or `None` when the file has none of that name."""
-        stored = self.tensors.get(name)
-        return None if stored is None else tuple(stored.float32().reshape(-1).tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +49,7 @@ def hf_config(where: str, metadata: Mapping[str, Any], tensors: Mapping[str, Sto
     config: Config = {"architectures": [known.hf_name], "model_type": known.model_type, **_shape(fields)}
     config.update(_biases(fields) | _tokens(fields))
     config["rope_theta"] = fields.number("rope.freq_base", 10000.0)
-    config["rope_scaling"] = _rope_scaling(fields, config)
+    config["rope_scaling"] = rope_scaling(fields, config)
     known.extras(fields, config)
     return config
 
@@ -207,110 +148,6 @@ def _end_tokens(metadata: Mapping[str, Any]) -> list[int]:
     return list(dict.fromkeys(value for value in values if isinstance(value, int)))
 
 
-def _rope_scaling(fields: GGUFFields, config: Config) -> Config | None:
-    kind = fields.metadata.get(fields.key("rope.scaling.type"), "none")
-    linear = fields.number("rope.scale_linear")  # written by old converters
-    if kind == "none" and linear not in {None, 0.0, 1.0}:
-        return {"rope_type": "linear", "factor": linear}
-    divisors = fields.tensor("rope_freqs.weight")
-    if kind == "none":
-        return None if divisors is None else _fixed_divisors(fields, config, divisors)
-    if divisors is not None:
-        raise fields.error(
-            "rope.scaling.type", f"is {str(kind)[:80]!r} beside a tensor rope_freqs.weight; not supported"
-        )
-    if kind == "linear":
-        return {"rope_type": "linear", "factor": _factor(fields)}
-    if kind == "yarn":
-        return _yarn(fields, config)
-    if kind == "longrope":
-        return _longrope(fields, config)
-    raise fields.error("rope.scaling.type", f"is {str(kind)[:80]!r}; known are none, linear, yarn, longrope")
-
-
-def _factor(fields: GGUFFields) -> float:
-    factor = fields.number("rope.scaling.factor")
-    if factor is None or factor <= 0:
-        raise fields.error("rope.scaling.factor", f"is {factor}; it must be over 0")
-    return factor
-
-
-def _fixed_divisors(fields: GGUFFields, config: Config, divisors: tuple[float, ...]) -> Config:
-    # Llama 3 scaling is stored as its result, one divisor per rotated pair. The llama3 rule of the published models
-    # is recognised, since its parameters say more; anything else is the same divisors at every length.
-    num_pairs = int(config["head_dim"] * config["partial_rotary_factor"]) // 2
-    if len(divisors) != num_pairs:
-        raise CheckpointError(
-            f"{fields.where}: rope_freqs.weight has {len(divisors)} values, the heads have {num_pairs} rotated pairs"
-        )
-    if not all(math.isfinite(divisor) and divisor > 0 for divisor in divisors):
-        raise CheckpointError(f"{fields.where}: rope_freqs.weight has values that are not over 0")
-    if all(divisor == 1.0 for divisor in divisors):
-        return {"rope_type": "default"}
-    rule = {"factor": max(divisors), "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    original = 8192
-    expected = _llama3_divisors(config["rope_theta"], num_pairs, original, **rule)
-    if np.allclose(np.asarray(divisors), expected, rtol=1e-5, atol=0):
-        return {"rope_type": "llama3", **rule, "original_max_position_embeddings": original}
-    fixed = list(divisors)
-    return {
-        "rope_type": "longrope",
-        "factor": 1.0,
-        "attention_factor": 1.0,
-        "short_factor": fixed,
-        "long_factor": fixed,
-        "original_max_position_embeddings": config["max_position_embeddings"],
-    }
-
-
-def _llama3_divisors(
-    theta: float, num_pairs: int, original: int, *, factor: float, low_freq_factor: float, high_freq_factor: float
-) -> np.ndarray[Any, np.dtype[np.float64]]:
-    # wavelength over original / low: divided by factor; under original / high: kept; between: blended linearly
-    wavelengths = 2 * math.pi * theta ** (np.arange(num_pairs) / num_pairs)
-    smooth = np.clip((original / wavelengths - low_freq_factor) / (high_freq_factor - low_freq_factor), 0, 1)
-    return np.asarray(1 / ((1 - smooth) / factor + smooth), np.float64)
-
-
-def _yarn(fields: GGUFFields, config: Config) -> Config:
-    scaling: Config = {
-        "rope_type": "yarn",
-        "factor": _factor(fields),
-        "original_max_position_embeddings": fields.count(
-            "rope.scaling.original_context_length", config["max_position_embeddings"]
-        ),
-    }
-    # the file's factor multiplies yarn's own 0.1 ln(factor) + 1, while a config.json's replaces it
-    attention = fields.number("rope.scaling.yarn_attn_factor", fields.number("rope.scaling.attn_factor"))
-    if attention is not None and attention != 1.0:
-        scaling["attention_factor"] = attention * (0.1 * math.log(scaling["factor"]) + 1.0)
-    optional = {
-        "beta_fast": "rope.scaling.yarn_beta_fast",
-        "beta_slow": "rope.scaling.yarn_beta_slow",
-    }
-    scaling.update({hf: value for hf, key in optional.items() if (value := fields.number(key)) is not None})
-    return scaling
-
-
-def _longrope(fields: GGUFFields, config: Config) -> Config:
-    long = fields.tensor("rope_factors_long.weight")
-    short = fields.tensor("rope_factors_short.weight")
-    if long is None or short is None:
-        raise CheckpointError(f"{fields.where}: longrope needs rope_factors_long.weight and rope_factors_short.weight")
-    original = fields.count("rope.scaling.original_context_length", config["max_position_embeddings"])
-    scaling: Config = {
-        "rope_type": "longrope",
-        "factor": config["max_position_embeddings"] / original,
-        "short_factor": list(short),
-        "long_factor": list(long),
-        "original_max_position_embeddings": original,
-    }
-    attention_factor = fields.number("rope.scaling.attn_factor")
-    if attention_factor:
-        scaling["attention_factor"] = attention_factor
-    return scaling
-
-
 def _llama(fields: GGUFFields, config: Config) -> None:
     if window := fields.count("attention.sliding_window", 0, least=0):
         config.update(architectures=["MistralForCausalLM"], model_type="mistral", sliding_window=window)
@@ -373,7 +210,7 @@ def _phi3(fields: GGUFFields, config: Config) -> None:
     config["sliding_window"] = fields.count("attention.sliding_window", 0, least=0) or None
     scaling = config["rope_scaling"]
     if scaling is None and "rope_factors_long.weight" in fields.tensors:
-        scaling = config["rope_scaling"] = _longrope(fields, config)  # files without rope.scaling.type
+        scaling = config["rope_scaling"] = longrope(fields, config)  # files without rope.scaling.type
     if scaling and "original_max_position_embeddings" in scaling:
         config["original_max_position_embeddings"] = scaling["original_max_position_embeddings"]
 
