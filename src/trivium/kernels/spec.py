@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trivium.base.errors import ensure
+from trivium.base.errors import InternalError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,14 +44,15 @@ class Shapes:
             InternalError: The array is not float32, has another number of axes, or a letter has two sizes.
         """
         letters = pattern.split()
-        ensure(array.dtype == np.float32, f"{self._op}: {name} is {array.dtype}, not float32")
-        ensure(array.ndim == len(letters), f"{self._op}: {name} has shape {array.shape}, not [{', '.join(letters)}]")
+        # Conditions first: writing the messages would cost more than a small product.
+        if array.dtype != np.float32:
+            raise InternalError(f"{self._op}: {name} is {array.dtype}, not float32")
+        if array.ndim != len(letters):
+            raise InternalError(f"{self._op}: {name} has shape {array.shape}, not [{', '.join(letters)}]")
         for letter, size in zip(letters, array.shape, strict=True):
             known, owner = self._sizes.setdefault(letter, (size, name))
             if known != size:
-                ensure(
-                    condition=False, message=f"{self._op}: {name} has {letter}={size} but {owner} has {letter}={known}"
-                )
+                raise InternalError(f"{self._op}: {name} has {letter}={size} but {owner} has {letter}={known}")
         return self
 
     def __getitem__(self, letter: str) -> int:
