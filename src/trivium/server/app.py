@@ -1,0 +1,127 @@
+"""The ASGI application: routes, and what surrounds them."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from trivium.base.clock import Clock, SystemClock
+from trivium.config.options import ServerOptions
+from trivium.server import chat, completions
+from trivium.server.auth import Doorkeeper
+from trivium.server.errors import MethodNotAllowedError, RouteNotFoundError, error_body
+from trivium.server.gate import Gate
+from trivium.server.generation_route import GenerationRoute
+from trivium.server.openapi import openapi_document
+from trivium.server.plain_routes import PlainRoutes
+from trivium.server.ports import ChatTemplatePort, EnginePort, TokenizerPort
+from trivium.server.served import ServedModel
+from trivium.server.service import Service
+from trivium.server.telemetry import Telemetry
+
+
+def build_app(
+    engine: EnginePort,
+    tokenizer: TokenizerPort,
+    chat_template: ChatTemplatePort | None,
+    options: ServerOptions,
+    served: ServedModel,
+    *,
+    clock: Clock | None = None,
+) -> Starlette:
+    """Make the application for one engine; `app.state.service` is what its routes share.
+
+    Args:
+        engine: Started or not; routes answer 503 until it is ready.
+        tokenizer: The model's.
+        chat_template: The model's, or `None`: chat is then refused with the reason.
+        options: Keys, limits and times.
+        served: Names and defaults.
+        clock: Times requests and tokens.
+
+    Raises:
+        ConfigError: A key, or the key file, cannot be used.
+    """
+    own_clock = clock or SystemClock()
+    service = Service(
+        engine=engine,
+        tokenizer=tokenizer,
+        chat_template=chat_template,
+        options=options,
+        served=served,
+        telemetry=Telemetry(engine.status, own_clock),
+        doorkeeper=Doorkeeper(options),
+        clock=own_clock,
+    )
+    routes = _routes(service)
+    app = Starlette(
+        routes=routes,
+        middleware=_middleware(service, routes),
+        exception_handlers={HTTPException: _answer_http_exception},
+    )
+    # A second spelling of a route (/v1/models/) is no route: every path has one meaning, also to whoever checks keys.
+    app.router.redirect_slashes = False
+    app.state.service = service
+    return app
+
+
+def _routes(service: Service) -> list[Route]:
+    plain = PlainRoutes(service)
+    document = msgspec.json.encode(openapi_document())
+
+    async def openapi(_: Request) -> Response:
+        return Response(document, media_type="application/json")
+
+    generating: list[tuple[str, ASGIApp]] = [
+        ("/v1/completions", GenerationRoute(service, completions.parse, completions.CompletionForm)),
+        ("/v1/chat/completions", GenerationRoute(service, chat.parse, chat.ChatForm)),
+    ]
+    return [
+        *(Route(path, endpoint, methods=["POST"]) for path, endpoint in generating),
+        Route("/v1/models", plain.models),
+        Route("/v1/models/{model_id:path}", plain.model),
+        Route("/tokenize", plain.tokenize, methods=["POST"]),
+        Route("/detokenize", plain.detokenize, methods=["POST"]),
+        Route("/health", plain.health),
+        Route("/ready", plain.health),
+        Route("/live", plain.live),
+        Route("/version", plain.version),
+        Route("/metrics", plain.metrics),
+        Route("/v1/cache/flush", plain.flush_cache, methods=["POST"]),
+        Route("/openapi.json", openapi),
+    ]
+
+
+def _middleware(service: Service, routes: list[Route]) -> list[Middleware]:
+    gate = Middleware(Gate, service=service, routes=frozenset(route.path for route in routes))
+    if not service.options.cors_origin:
+        return [gate]
+    # Outside the gate: a browser asks for permission without a key.
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=list(service.options.cors_origin),
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+        expose_headers=["x-request-id"],
+    )
+    return [cors, gate]
+
+
+async def _answer_http_exception(_: Request, exception: Exception) -> Response:
+    status = exception.status_code if isinstance(exception, HTTPException) else HTTPStatus.INTERNAL_SERVER_ERROR
+    headers = exception.headers if isinstance(exception, HTTPException) else None
+    error = (
+        MethodNotAllowedError("this route does not take this method")
+        if status == HTTPStatus.METHOD_NOT_ALLOWED
+        else RouteNotFoundError("there is no route of this path")
+    )
+    return Response(error_body(error), status_code=error.http_status, headers=headers, media_type="application/json")

@@ -1,0 +1,114 @@
+"""API keys: who may call what.
+
+Without API keys the API is open; with them every path but the open list wants one, also paths that do not exist, so
+that no spelling of a route slips through. Admin routes want an admin key and are off without any. Keys are compared as
+SHA-256 digests, all of them every time, so that neither length nor prefix can be timed; only names reach the log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from trivium.base.errors import AuthenticationError, ConfigError
+from trivium.config.options import ServerOptions
+from trivium.server.errors import ForbiddenError
+
+OPEN_PATHS = frozenset({"/health", "/live"})
+"""The only paths that answer without a key, spelled exactly so."""
+ADMIN_PATHS = frozenset({"/v1/cache/flush"})
+
+
+class KeyRing:
+    """Named keys, held as digests."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        """Take keys as NAME=KEY or KEY.
+
+        Raises:
+            ConfigError: A key is empty, or has a space or control character, which no header can carry.
+        """
+        self._names: dict[bytes, str] = {}
+        for idx, entry in enumerate(keys):
+            name, separator, key = entry.partition("=")
+            if not separator:
+                name, key = f"key{idx}", entry
+            if not key or any(character.isspace() or not character.isprintable() for character in key):
+                raise ConfigError(f"API key '{name if separator else idx}' is empty or has spaces in it")
+            self._names[_digest(key.encode())] = name
+
+    def __bool__(self) -> bool:
+        return bool(self._names)
+
+    def name_of(self, key: bytes) -> str | None:
+        """Return the name under which `key` is known, or `None`; takes the same time for every key."""
+        given = _digest(key)
+        found: str | None = None
+        for digest, name in self._names.items():
+            if hmac.compare_digest(digest, given):
+                found = name
+        return found
+
+
+class Doorkeeper:
+    """Decides for a path and its headers who is calling."""
+
+    def __init__(self, options: ServerOptions) -> None:
+        entries = (*options.api_key, *(_read_key_file(options.api_key_file) if options.api_key_file else ()))
+        self._callers = KeyRing(entries)
+        self._admins = KeyRing(options.admin_key)
+
+    def identify(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+        """Return the caller's key name, or `None` where none is needed.
+
+        Raises:
+            AuthenticationError: A key is needed, and there is none or a wrong one.
+            ForbiddenError: The route is for admins and switched off.
+        """
+        if path in OPEN_PATHS:
+            return None
+        is_admin_path = path in ADMIN_PATHS
+        if is_admin_path and self._admins:
+            return _known(self._admins, headers)
+        caller = _known(self._callers, headers) if self._callers else None
+        if is_admin_path:
+            raise ForbiddenError("admin routes are off; start the server with --admin-key NAME=KEY")
+        return caller
+
+
+def _known(ring: KeyRing, headers: Iterable[tuple[bytes, bytes]]) -> str:
+    given = [value for name, value in headers if name == b"authorization"]
+    if not given:
+        raise AuthenticationError("You didn't provide an API key; send it as 'Authorization: Bearer KEY'")
+    scheme, _, key = given[0].partition(b" ")
+    name = ring.name_of(key.strip())
+    if len(given) != 1 or scheme.lower() != b"bearer" or name is None:
+        raise AuthenticationError("Incorrect API key provided")
+    return name
+
+
+def _read_key_file(path: Path) -> list[str]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the API key file {path}: {type(error).__name__}") from error
+    entries = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    if not entries:
+        # An empty list would open the API to everyone, which is never what a key file is for.
+        raise ConfigError(f"the API key file {path} holds no keys")
+    return entries
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+def describe_access(options: ServerOptions) -> Mapping[str, object]:
+    """Say how the API is protected, without saying any key."""
+    return {
+        "api_keys": bool(options.api_key or options.api_key_file),
+        "admin_keys": bool(options.admin_key),
+        "open_paths": sorted(OPEN_PATHS),
+    }

@@ -1,0 +1,262 @@
+"""`/v1/completions`: from body to `Job`, and from deltas to OpenAI's completion objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from trivium.base.errors import InvalidParameterError
+from trivium.engine.messages import Delta
+from trivium.sampling.batch import TokenLogprobs
+from trivium.server.events import DONE
+from trivium.server.fields import is_count
+from trivium.server.generate import Collected, best_answers
+from trivium.server.job import (
+    Job,
+    Prompt,
+    check_answers,
+    check_prompt_ids,
+    check_stream,
+    fit_to_context,
+    new_job_id,
+    sampling_params,
+)
+from trivium.server.service import Service
+from trivium.server.shapes import Completion, CompletionChoice, CompletionLogprobs, Usage
+from trivium.server.tables import COMPLETIONS, MAX_PROMPTS
+from trivium.server.token_texts import CompletionScores, TokenTexts
+
+DEFAULT_MAX_TOKENS = 16
+
+_encode = msgspec.json.Encoder().encode
+
+
+async def parse(service: Service, body: Mapping[str, Any]) -> Job:
+    """Turn a body into a job.
+
+    Raises:
+        RequestError: A field is refused, or the prompt does not fit.
+    """
+    model = service.served.check_name(body.get("model"))
+    values = COMPLETIONS.read(body)
+    is_echo, num_logprobs = values.get("echo", False), values.get("logprobs")
+    params = sampling_params(
+        values,
+        defaults=service.served.sampling_defaults,
+        vocab_size=service.vocab_size,
+        max_tokens=values.get("max_tokens"),
+        logprobs=num_logprobs,
+        prompt_logprobs=_scored_prompt(values),
+    )
+    check_stream(values, params)
+    entries = _prompt_entries(values.get("prompt"))
+    check_answers(len(entries), params)
+    prompts = []
+    for name, entry in entries:
+        ids, text = await _tokenize(service, name, entry, values)
+        fitted = fit_to_context(
+            params, len(ids), context_len=service.context_len, default=DEFAULT_MAX_TOKENS, param="prompt"
+        )
+        prompts.append(Prompt(ids=ids, text=text if is_echo else "", params=fitted))
+    return Job(
+        job_id=new_job_id("cmpl"),
+        model=model,
+        prompts=prompts,
+        num_choices=params.n,
+        num_draws=params.num_draws,
+        is_stream=values.get("stream", False),
+        includes_usage=values.get("stream_options", False),
+        is_echo=is_echo,
+        num_logprobs=num_logprobs,
+        num_prompt_logprobs=values.get("prompt_logprobs"),
+        returns_token_ids=values.get("return_token_ids", False),
+        skip_special_tokens=params.skip_special_tokens,
+        cache_salt=values.get("cache_salt", ""),
+        priority=values.get("priority", 0),
+        timeout_s=values.get("timeout_s"),
+    )
+
+
+def _scored_prompt(values: Mapping[str, Any]) -> int | None:
+    """Alternatives that the engine must report per prompt token: for `echo` with `logprobs`, or the extension."""
+    asked: int | None = values.get("prompt_logprobs")
+    if not values.get("echo") or "logprobs" not in values:
+        return asked
+    if values.get("prompt_logprob_start"):
+        raise InvalidParameterError(
+            "prompt_logprob_start must be 0 with echo and logprobs", param="prompt_logprob_start"
+        )
+    return max(int(values["logprobs"]), asked or 0)
+
+
+def _prompt_entries(prompt: object) -> list[tuple[str, str | list[int]]]:
+    """Split `prompt` into (name for errors, text or ids).
+
+    ::
+
+        "a" -> 1 text      ["a", "b"] -> 2 texts      [1, 2] -> 1 list of ids      [[1], [2]] -> 2 lists of ids
+    """
+    if isinstance(prompt, str):
+        return [("prompt", prompt)]
+    if not isinstance(prompt, list):
+        what = "is missing" if prompt is None else "has a wrong type"
+        raise InvalidParameterError(
+            f"prompt {what}; it must be a text, texts, token ids or lists of them", param="prompt"
+        )
+    if not prompt:
+        raise InvalidParameterError("prompt is empty; at least one token is needed", param="prompt")
+    if not isinstance(prompt[0], str | list):
+        return [("prompt", prompt)]
+    if len(prompt) > MAX_PROMPTS:
+        raise InvalidParameterError(
+            f"prompt has {len(prompt)} entries; at most {MAX_PROMPTS} are taken", param="prompt"
+        )
+    kind = type(prompt[0])
+    for idx, entry in enumerate(prompt):
+        if type(entry) is not kind:
+            raise InvalidParameterError(f"prompt[{idx}] is of another type than prompt[0]", param="prompt")
+    return [(f"prompt[{idx}]", entry) for idx, entry in enumerate(prompt)]
+
+
+async def _tokenize(
+    service: Service, name: str, entry: str | list[int], values: Mapping[str, Any]
+) -> tuple[list[int], str]:
+    """Return a prompt's ids and the text that echoes it."""
+    if isinstance(entry, str):
+        if not entry:
+            raise InvalidParameterError(f"{name} is empty; at least one character is needed", param="prompt")
+        ids = await service.encode(entry, add_special_tokens=values.get("add_special_tokens", True))
+        check_prompt_ids(name, ids, service.vocab_size)
+        return ids, entry
+    for token_id in entry:
+        if not is_count(token_id, -(1 << 63), (1 << 64) - 1):
+            raise InvalidParameterError(f"{name} has {repr(token_id)[:60]}, which is no token id", param="prompt")
+    check_prompt_ids(name, entry, service.vocab_size)
+    return entry, service.tokenizer.decode(entry, skip_special_tokens=False) if values.get("echo") else ""
+
+
+class CompletionForm:
+    """Shows a job's deltas as completion objects.
+
+    Prompt logprobs come with the first news of choice 0; with `echo`, news of another choice that comes before waits.
+    """
+
+    def __init__(self, job: Job, texts: TokenTexts, *, created: int, fingerprint: str) -> None:
+        self._job = job
+        self._texts = texts
+        self._created = created
+        self._fingerprint = fingerprint
+        self._scores: dict[int, CompletionScores] = {}
+        self._prompt_logprobs: dict[int, list[TokenLogprobs | None]] = {}
+        self._waiting: dict[int, list[Delta]] = {}
+        self._begun: set[int] = set()
+        self._scores_prompt = job.is_echo and job.num_logprobs is not None
+        self._is_plain = job.num_logprobs is None and not job.returns_token_ids and not job.is_echo
+        head = {"id": job.job_id, "object": "text_completion", "created": created, "model": job.model,
+                "system_fingerprint": fingerprint}  # fmt: skip
+        self._head = b"data: " + _encode(head)[:-1] + b',"choices":['
+
+    def chunk(self, prompt_idx: int, delta: Delta) -> bytes:
+        """Show a delta as events; nothing when it has nothing to show."""
+        if self._is_plain:
+            return self._plain_chunk(prompt_idx * self._job.num_choices + delta.choice, delta)
+        if delta.prompt_logprobs is not None:
+            self._prompt_logprobs[prompt_idx] = delta.prompt_logprobs
+        if not (delta.text or delta.token_ids or delta.finish_reason):
+            return b""
+        if self._scores_prompt and prompt_idx not in self._prompt_logprobs:
+            self._waiting.setdefault(prompt_idx, []).append(delta)
+            return b""
+        waited = self._waiting.pop(prompt_idx, ())
+        return b"".join(self._full_chunk(prompt_idx, news) for news in (*waited, delta))
+
+    def end(self, usage: Usage) -> bytes:
+        """Show the end of the stream."""
+        if not self._job.includes_usage:
+            return DONE
+        return self._head + b'],"usage":' + _encode(usage) + b"}\n\n" + DONE
+
+    def whole(self, drawn: Sequence[Sequence[Collected]], usage: Usage) -> bytes:
+        """Show all answers as one object.
+
+        Args:
+            drawn: Per prompt, every drawn answer.
+            usage: What they cost.
+        """
+        choices: list[CompletionChoice] = []
+        for prompt_idx, answers in enumerate(drawn):
+            self._prompt_logprobs[prompt_idx] = next((a.prompt_logprobs for a in answers if a.prompt_logprobs), [])
+            for answer in best_answers(answers, self._job.num_choices):
+                choices.append(self._choice(len(choices), prompt_idx, answer))
+        return _encode(
+            Completion(
+                id=self._job.job_id,
+                created=self._created,
+                model=self._job.model,
+                system_fingerprint=self._fingerprint,
+                choices=choices,
+                usage=usage,
+            )
+        )
+
+    def _choice(self, index: int, prompt_idx: int, answer: Collected) -> CompletionChoice:
+        job = self._job
+        choice = CompletionChoice(
+            index=index,
+            text=(job.prompts[prompt_idx].text if job.is_echo else "") + answer.text,
+            logprobs=self._logprobs(index, prompt_idx, answer.logprobs),
+            finish_reason=answer.finish_reason,
+            stop_reason=answer.stop_reason,
+        )
+        if job.num_prompt_logprobs is not None:
+            known = self._prompt_logprobs[prompt_idx]
+            choice.prompt_logprobs = self._texts.prompt_entries(known, job.num_prompt_logprobs)
+        if job.returns_token_ids:
+            choice.token_ids = answer.token_ids
+            choice.prompt_token_ids = job.prompts[prompt_idx].ids
+        return choice
+
+    def _plain_chunk(self, index: int, delta: Delta) -> bytes:
+        if delta.finish_reason is None:
+            if not delta.text:
+                return b""
+            end = b',"logprobs":null,"finish_reason":null}]}\n\n'
+        else:
+            reason, stop = delta.finish_reason.encode(), _encode(delta.stop_reason)
+            end = b',"logprobs":null,"finish_reason":"%b","stop_reason":%b}]}\n\n' % (reason, stop)
+        return self._head + b'{"index":%d,"text":' % index + _encode(delta.text) + end
+
+    def _full_chunk(self, prompt_idx: int, delta: Delta) -> bytes:
+        job = self._job
+        index = prompt_idx * job.num_choices + delta.choice
+        is_first = index not in self._begun
+        choice: dict[str, Any] = {
+            "index": index,
+            "text": (job.prompts[prompt_idx].text if is_first and job.is_echo else "") + delta.text,
+            "logprobs": self._logprobs(index, prompt_idx, delta.logprobs or ()),
+            "finish_reason": delta.finish_reason,
+        }
+        if delta.finish_reason is not None:
+            choice["stop_reason"] = delta.stop_reason
+        if job.returns_token_ids:
+            choice["token_ids"] = delta.token_ids
+            if is_first:
+                choice["prompt_token_ids"] = job.prompts[prompt_idx].ids
+        self._begun.add(index)
+        return self._head + _encode(choice) + b"]}\n\n"
+
+    def _logprobs(self, index: int, prompt_idx: int, entries: Sequence[TokenLogprobs]) -> CompletionLogprobs | None:
+        """Show scores of an answer's next tokens, preceded by its echoed prompt's the first time."""
+        job = self._job
+        if job.num_logprobs is None:
+            return None
+        known = self._scores.get(index)
+        if known is not None:
+            return known.answer(entries)
+        scores = CompletionScores(self._texts, job.num_logprobs, skip_special_tokens=job.skip_special_tokens)
+        self._scores[index] = scores
+        if not job.is_echo:
+            return scores.answer(entries)
+        return scores.prompt_then_answer(job.prompts[prompt_idx].ids, self._prompt_logprobs[prompt_idx], entries)

@@ -1,0 +1,144 @@
+"""Errors as HTTP: the exceptions that only a server has, and OpenAI's JSON shape for all of them.
+
+::
+
+    {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}
+
+The body never holds a traceback, a key, or more than a few hundred characters of what the client sent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from http import HTTPStatus
+
+import msgspec
+
+from trivium.base.errors import (
+    AuthenticationError,
+    CapacityError,
+    EngineDeadError,
+    RequestError,
+    RequestTooLargeError,
+    TriviumError,
+)
+
+MAX_MESSAGE_CHARS = 600
+
+
+class BadBodyError(RequestError):
+    """The body is no JSON object in UTF-8."""
+
+    code = "invalid_json"
+
+
+class BodyTooLargeError(RequestTooLargeError):
+    """The body is longer than `--max-body-bytes`."""
+
+
+class MediaTypeError(RequestError):
+    """The body is declared as something other than JSON."""
+
+    http_status = 415
+    code = "unsupported_media_type"
+
+
+class RouteNotFoundError(RequestError):
+    """No route of that path."""
+
+    http_status = 404
+    code = "not_found"
+
+
+class MethodNotAllowedError(RequestError):
+    """The route exists and does not take this method."""
+
+    http_status = 405
+    code = "method_not_allowed"
+
+
+class ForbiddenError(RequestError):
+    """The key is known and not allowed here, or the route is switched off."""
+
+    http_status = 403
+    code = "permission_denied"
+
+
+class NotReadyError(CapacityError):
+    """The model is still loading, or the engine does not answer."""
+
+    code = "not_ready"
+
+
+class ShuttingDownError(CapacityError):
+    """The server was told to stop."""
+
+    code = "shutting_down"
+
+
+class AnswerFailedError(TriviumError):
+    """The engine ended the answer with an error."""
+
+    def __init__(self, message: str, *, code: str | None) -> None:
+        super().__init__(message)
+        self.code = code or "engine_error"
+        self.http_status = _STATUS_OF_CODE.get(self.code, 500)
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection; nobody is left to be told."""
+
+
+def _tree(root: type[TriviumError]) -> Iterator[type[TriviumError]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from _tree(child)
+
+
+_STATUS_OF_CODE = {kind.code: kind.http_status for kind in _tree(TriviumError)} | {"deadline_exceeded": 504}
+
+
+def error_status(error: BaseException) -> int:
+    """HTTP status of an error; 500 for what is not ours."""
+    return error.http_status if isinstance(error, TriviumError) else 500
+
+
+def error_body(error: BaseException) -> bytes:
+    """Encode an error as OpenAI's JSON object; the text of foreign exceptions stays inside."""
+    if isinstance(error, TriviumError):
+        message = str(error) or type(error).__name__
+        code = error.code
+    else:
+        message, code = "internal error; the server's log has the details", "internal_error"
+    if len(message) > MAX_MESSAGE_CHARS:
+        message = message[:MAX_MESSAGE_CHARS] + "..."
+    status = error_status(error)
+    inner = {
+        "message": message.encode("utf-8", "replace").decode(),
+        "type": _error_type(status),
+        "param": getattr(error, "param", None),
+        "code": code,
+    }
+    return msgspec.json.encode({"error": inner})
+
+
+def error_headers(error: BaseException) -> list[tuple[bytes, bytes]]:
+    """Headers that belong to an error, besides type and length."""
+    if isinstance(error, CapacityError):
+        return [(b"retry-after", str(max(1, math.ceil(error.retry_after_s))).encode())]
+    if isinstance(error, EngineDeadError):
+        return [(b"retry-after", b"5")]
+    if isinstance(error, AuthenticationError):
+        return [(b"www-authenticate", b"Bearer")]
+    if isinstance(error, BodyTooLargeError | MediaTypeError):
+        return [(b"connection", b"close")]
+    return []
+
+
+def _error_type(status: int) -> str:
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        return "rate_limit_error"
+    if status == HTTPStatus.UNAUTHORIZED:
+        return "authentication_error"
+    return "invalid_request_error" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"

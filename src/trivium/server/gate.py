@@ -1,0 +1,158 @@
+"""The one middleware: request ids, keys, errors, the access log and request metrics.
+
+Everything that enters passes here first, and every exception ends here. The access log has ids, route, status, counts
+and times; neither it nor the error log ever holds a path that is not ours, a query, a body, a key, or the message of a
+foreign exception.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import traceback
+import uuid
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from trivium.base.errors import TriviumError
+from trivium.server.errors import ClientGoneError, error_body, error_headers, error_status
+from trivium.server.service import Service
+
+logger = logging.getLogger(__name__)
+access_logger = logging.getLogger("trivium.access")
+
+CLIENT_GONE_STATUS = 499
+"""Logged (never sent) when the client closed the connection first."""
+_SAFE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+_KEY = "trivium.visit"
+
+
+@dataclass(slots=True)
+class Visit:
+    """One HTTP exchange, as the log tells it."""
+
+    request_id: str
+    method: str
+    route: str
+    began_s: float
+    caller: str | None = None
+    status: int = 0
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    first_token_s: float | None = None
+    error_code: str | None = None
+    """Code of an error, also of one that ended a stream after its status was sent."""
+
+
+def visit_of(scope: Scope) -> Visit:
+    """Return the record of the exchange that `scope` belongs to."""
+    visit: Visit = scope[_KEY]
+    return visit
+
+
+class Gate:
+    """ASGI middleware around all routes."""
+
+    def __init__(self, app: ASGIApp, *, service: Service, routes: frozenset[str]) -> None:
+        """Wrap `app`.
+
+        Args:
+            app: The router.
+            service: Keys, metrics and clock.
+            routes: Paths that may appear in logs and metrics; everything else is `unmatched`.
+        """
+        self._app = app
+        self._service = service
+        self._routes = routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let one exchange through."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        visit = self._new_visit(scope)
+        scope[_KEY] = visit
+        request_id = (b"x-request-id", visit.request_id.encode())
+
+        async def send_stamped(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                visit.status = message["status"]
+                message["headers"] = [*message.get("headers", ()), request_id]
+            await send(message)
+
+        self._service.telemetry.request_began()
+        try:
+            visit.caller = self._service.doorkeeper.identify(scope["path"], scope["headers"])
+            await self._app(scope, receive, send_stamped)
+        except ClientGoneError:
+            visit.status, visit.error_code = CLIENT_GONE_STATUS, "client_gone"
+        except Exception as error:
+            await self._answer_error(error, visit, send_stamped)
+        finally:
+            self._record(visit)
+
+    def _new_visit(self, scope: Scope) -> Visit:
+        path = scope["path"]
+        route = path if path in self._routes else "unmatched"
+        if path.startswith("/v1/models/"):
+            route = "/v1/models/{id}"
+        return Visit(_request_id(scope), scope["method"], route, self._service.clock.now_s())
+
+    async def _answer_error(self, error: Exception, visit: Visit, send: Send) -> None:
+        log_error(error, visit)
+        if visit.status == 0:
+            await send_json(send, error_body(error), status=error_status(error), headers=error_headers(error))
+
+    def _record(self, visit: Visit) -> None:
+        seconds = self._service.clock.now_s() - visit.began_s
+        self._service.telemetry.request_ended(visit.route, visit.status, seconds)
+        access_logger.info(
+            "%s %s %s %d caller=%s prompt=%s completion=%s cached=%s ttft_ms=%s ms=%.1f error=%s",
+            visit.request_id,
+            visit.method,
+            visit.route,
+            visit.status,
+            visit.caller or "-",
+            _shown(visit.prompt_tokens),
+            _shown(visit.completion_tokens),
+            _shown(visit.cached_tokens),
+            "-" if visit.first_token_s is None else f"{visit.first_token_s * 1000:.1f}",
+            seconds * 1000,
+            visit.error_code or "-",
+        )
+
+
+def log_error(error: Exception, visit: Visit) -> None:
+    """Note an error in the visit, and log ours: where it happened and of what kind, never what it says."""
+    visit.error_code = error.code if isinstance(error, TriviumError) else "internal_error"
+    if error_status(error) != HTTPStatus.INTERNAL_SERVER_ERROR:
+        return
+    frames = "".join(traceback.format_list(traceback.extract_tb(error.__traceback__)))
+    logger.error("%s %s failed with %s at\n%s", visit.request_id, visit.route, type(error).__name__, frames)
+
+
+async def send_json(
+    send: Send, body: bytes, *, status: int = 200, headers: list[tuple[bytes, bytes]] | None = None
+) -> None:
+    """Send a whole JSON answer."""
+    fixed = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    start: MutableMapping[str, Any] = {"type": "http.response.start", "status": status}
+    start["headers"] = [*fixed, *(headers or ())]
+    await send(start)
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _request_id(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _SAFE_ID.fullmatch(value):
+            return bytes(value).decode()
+    return uuid.uuid4().hex
+
+
+def _shown(count: int | None) -> str:
+    return "-" if count is None else str(count)

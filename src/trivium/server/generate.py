@@ -1,0 +1,186 @@
+"""Running a job: all its prompts through the engine, merged, counted, collected.
+
+::
+
+    prompt 0 ── submit ──► deltas of choices 0..k-1 ─╮
+    prompt 1 ── submit ──► deltas of choices 0..k-1 ─┼─► (prompt index, delta), in order of arrival
+    prompt 2 ── submit ──► deltas of choices 0..k-1 ─╯
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from trivium.base.errors import EngineDeadError
+from trivium.base.ids import FinishReason
+from trivium.engine.messages import Delta
+from trivium.sampling.batch import TokenLogprobs
+from trivium.server.errors import AnswerFailedError
+from trivium.server.job import Job
+from trivium.server.ports import EnginePort
+from trivium.server.shapes import PromptTokensDetails, Usage
+
+
+async def run_job(engine: EnginePort, job: Job) -> AsyncGenerator[tuple[int, Delta], None]:
+    """Yield the news of a job's answers as (prompt index, delta) until all have ended.
+
+    Closing the generator, or cancelling the task that waits for it, aborts what is still open.
+
+    Raises:
+        TriviumError: A prompt was refused, the engine died, or an answer failed. Nothing but empty deltas has been
+            yielded before the engine has accepted every prompt.
+    """
+    source = _one_prompt(engine, job, 0) if len(job.prompts) == 1 else _all_prompts(engine, job)
+    async with contextlib.aclosing(source):
+        async for prompt_idx, delta in source:
+            if delta.finish_reason == FinishReason.ERROR or delta.error is not None:
+                raise AnswerFailedError(delta.error or "the engine ended the answer", code=delta.error_code)
+            if delta.finish_reason == FinishReason.ABORT:
+                raise AnswerFailedError("the engine ended the answer early", code="aborted")
+            yield prompt_idx, delta
+
+
+async def _one_prompt(engine: EnginePort, job: Job, prompt_idx: int) -> AsyncGenerator[tuple[int, Delta], None]:
+    prompt = job.prompts[prompt_idx]
+    num_open = job.num_draws
+    stream = engine.submit(
+        prompt.ids,
+        prompt.params,
+        request_id=job.request_id(prompt_idx),
+        cache_salt=job.cache_salt,
+        priority=job.priority,
+        deadline_s=job.timeout_s,
+    )
+    async with _closing(stream):
+        async for delta in stream:
+            if delta.finish_reason is not None:
+                num_open -= 1
+            yield prompt_idx, delta
+            if not num_open:
+                return
+    raise EngineDeadError("the engine ended the stream before the answer was complete")
+
+
+async def _all_prompts(engine: EnginePort, job: Job) -> AsyncGenerator[tuple[int, Delta], None]:
+    arrivals: asyncio.Queue[tuple[int, Delta] | BaseException | None] = asyncio.Queue()
+
+    async def pump(prompt_idx: int) -> None:
+        try:
+            async with contextlib.aclosing(_one_prompt(engine, job, prompt_idx)) as source:
+                async for item in source:
+                    arrivals.put_nowait(item)
+        except Exception as error:
+            arrivals.put_nowait(error)
+        else:
+            arrivals.put_nowait(None)
+
+    pumps = [asyncio.create_task(pump(prompt_idx)) for prompt_idx in range(len(job.prompts))]
+    try:
+        async for item in _held_until_accepted(arrivals, len(pumps)):
+            yield item
+    finally:
+        for task in pumps:
+            task.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+
+async def _held_until_accepted(
+    arrivals: asyncio.Queue[tuple[int, Delta] | BaseException | None], num_prompts: int
+) -> AsyncIterator[tuple[int, Delta]]:
+    """Hold news back until every prompt was accepted, so that a refusal is still an answer of its own."""
+    held: list[tuple[int, Delta]] = []
+    unheard = set(range(num_prompts))
+    num_open = num_prompts
+    while num_open:
+        item = await arrivals.get()
+        if isinstance(item, BaseException):
+            raise item
+        if item is None:
+            num_open -= 1
+            continue
+        unheard.discard(item[0])
+        held.append(item)
+        if not unheard:
+            for known in held:
+                yield known
+            held.clear()
+
+
+@contextlib.asynccontextmanager
+async def _closing(stream: AsyncIterator[Delta]) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        if isinstance(stream, AsyncGenerator):
+            await stream.aclose()
+
+
+class Counts:
+    """Tokens of a job as they arrive."""
+
+    def __init__(self, job: Job) -> None:
+        self._prompt_tokens = job.prompt_tokens
+        self._cached = [0] * len(job.prompts)
+        self.completion_tokens = 0
+
+    def add(self, prompt_idx: int, delta: Delta) -> None:
+        """Count a delta."""
+        self.completion_tokens += len(delta.token_ids)
+        if delta.choice == 0 and delta.cached_len:
+            # Later choices find the first one's prompt in the cache; the client is told what the prompt itself found.
+            self._cached[prompt_idx] = delta.cached_len
+
+    def usage(self) -> Usage:
+        """Say what the job has cost so far."""
+        total = self._prompt_tokens + self.completion_tokens
+        return Usage(self._prompt_tokens, self.completion_tokens, total, PromptTokensDetails(sum(self._cached)))
+
+
+@dataclass(slots=True)
+class Collected:
+    """One whole answer."""
+
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    cumulative_logprob: float = 0.0
+
+    def add(self, delta: Delta) -> None:
+        """Append the news of a delta."""
+        self.texts.append(delta.text)
+        self.token_ids.extend(delta.token_ids)
+        if delta.logprobs is not None:
+            self.logprobs.extend(delta.logprobs)
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs = delta.prompt_logprobs
+        if delta.finish_reason is not None:
+            self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
+        self.cumulative_logprob = delta.cumulative_logprob
+
+    @property
+    def text(self) -> str:
+        """The answer's text."""
+        return "".join(self.texts)
+
+    @property
+    def mean_logprob(self) -> float:
+        """Logprob per token, by which `best_of` ranks."""
+        return self.cumulative_logprob / max(1, len(self.token_ids))
+
+
+def new_collection(job: Job) -> list[list[Collected]]:
+    """Make room for every answer: per prompt, per draw."""
+    return [[Collected() for _ in range(job.num_draws)] for _ in job.prompts]
+
+
+def best_answers(drawn: Sequence[Collected], num_choices: int) -> list[Collected]:
+    """Return the `num_choices` most likely answers per token, best first; all in order when none is left out."""
+    if len(drawn) == num_choices:
+        return list(drawn)
+    return sorted(drawn, key=lambda answer: answer.mean_logprob, reverse=True)[:num_choices]

@@ -1,0 +1,100 @@
+"""`/openapi.json`: drawn from the field tables and the answer records, so that it cannot fall behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from trivium import __version__
+from trivium.server.auth import ADMIN_PATHS, OPEN_PATHS
+from trivium.server.fields import FieldTable
+from trivium.server.shapes import ChatCompletion, Completion, Condition, ErrorAnswer, ModelCard, ModelList, Text, Tokens
+from trivium.server.tables import CHAT, COMPLETIONS, DETOKENIZE, TOKENIZE
+
+_RECORDS = (Completion, ChatCompletion, ModelList, ModelCard, Tokens, Text, Condition, ErrorAnswer)
+_REF = "#/components/schemas/{name}"
+
+
+def openapi_document() -> dict[str, Any]:
+    """Write the OpenAPI 3.1 document of the whole surface."""
+    _, schemas = msgspec.json.schema_components(_RECORDS, ref_template=_REF)
+    requests = {
+        "CompletionRequest": request_schema(COMPLETIONS, required=("model", "prompt")),
+        "ChatCompletionRequest": request_schema(CHAT, required=("model", "messages")),
+        "TokenizeRequest": request_schema(TOKENIZE),
+        "DetokenizeRequest": request_schema(DETOKENIZE, required=("tokens",)),
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Trivium", "version": __version__},
+        "paths": {path: _secured(path, operations) for path, operations in _paths().items()},
+        "components": {
+            "schemas": {**requests, **schemas},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def request_schema(table: FieldTable, *, required: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Draw the JSON schema of a request body: honoured and bookkeeping fields, and nothing else."""
+    properties: dict[str, Any] = {
+        name: {**field.schema, "description": field.doc} for name, field in table.honoured.items()
+    }
+    properties |= {name: {"description": f"No effect. {purpose}"} for name, purpose in table.bookkeeping.items()}
+    schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {**schema, "required": list(required)} if required else schema
+
+
+def _paths() -> dict[str, dict[str, Any]]:
+    return {
+        "/v1/completions": _post("Complete prompts", "CompletionRequest", "Completion", streams=True),
+        "/v1/chat/completions": _post("Answer a chat", "ChatCompletionRequest", "ChatCompletion", streams=True),
+        "/v1/models": _get("List served models", "ModelList"),
+        "/v1/models/{model_id}": _with_model_id(_get("Describe a served model", "ModelCard")),
+        "/tokenize": _post("Text or chat to token ids", "TokenizeRequest", "Tokens"),
+        "/detokenize": _post("Token ids to text", "DetokenizeRequest", "Text"),
+        "/health": _get("Whether an answer can be given now", "Condition"),
+        "/ready": _get("Whether an answer can be given now", "Condition"),
+        "/live": _get("Whether the HTTP side runs", "Condition"),
+        "/version": _get("Version of the server", None),
+        "/metrics": _get("Metrics for Prometheus", None),
+        "/v1/cache/flush": {"post": {"summary": "Forget unused cached prefixes", "responses": _responses(None)}},
+        "/openapi.json": _get("This document", None),
+    }
+
+
+def _get(summary: str, answer: str | None) -> dict[str, Any]:
+    return {"get": {"summary": summary, "responses": _responses(answer)}}
+
+
+def _post(summary: str, request: str, answer: str, *, streams: bool = False) -> dict[str, Any]:
+    body = {"required": True, "content": {"application/json": {"schema": {"$ref": _REF.format(name=request)}}}}
+    return {"post": {"summary": summary, "requestBody": body, "responses": _responses(answer, streams=streams)}}
+
+
+def _responses(answer: str | None, *, streams: bool = False) -> dict[str, Any]:
+    success: dict[str, Any] = {"description": "Success"}
+    if answer is not None:
+        success["content"] = {"application/json": {"schema": {"$ref": _REF.format(name=answer)}}}
+    if streams:
+        success["content"]["text/event-stream"] = {"schema": {"type": "string"}}
+    error = {"application/json": {"schema": {"$ref": _REF.format(name="ErrorAnswer")}}}
+    return {"200": success, "default": {"description": "Error", "content": error}}
+
+
+def _with_model_id(operations: dict[str, Any]) -> dict[str, Any]:
+    parameter = {"name": "model_id", "in": "path", "required": True, "schema": {"type": "string"}}
+    return {**operations, "parameters": [parameter]}
+
+
+def _secured(path: str, operations: Mapping[str, Any]) -> dict[str, Any]:
+    """Say which key a path wants: none, an API key when there are any, an admin key."""
+    if path in OPEN_PATHS:
+        return dict(operations)
+    security: list[dict[str, list[str]]] = [{"key": []}] if path in ADMIN_PATHS else [{}, {"key": []}]
+    return {
+        name: {**operation, "security": security} if name in {"get", "post"} else operation
+        for name, operation in operations.items()
+    }

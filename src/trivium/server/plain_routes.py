@@ -1,0 +1,106 @@
+"""The routes that generate nothing: models, tokens, health, version, metrics, cache."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trivium import __version__
+from trivium.base.errors import InvalidParameterError
+from trivium.server.body import read_json_object
+from trivium.server.chat import prompt_ids
+from trivium.server.job import check_prompt_ids
+from trivium.server.service import Service
+from trivium.server.shapes import Condition, ModelCard, ModelList, Text, Tokens
+from trivium.server.tables import DETOKENIZE, TOKENIZE
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+class PlainRoutes:
+    """Endpoint functions over one service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def models(self, _: Request) -> Response:
+        """List the names that `model` may have."""
+        self._service.check_ready()
+        return _json(ModelList(data=[self._card(name) for name in self._service.served.names]))
+
+    async def model(self, request: Request) -> Response:
+        """Describe one of them."""
+        self._service.check_ready()
+        return _json(self._card(self._service.served.check_name(request.path_params["model_id"])))
+
+    async def tokenize(self, request: Request) -> Response:
+        """Turn a text, or a conversation, into token ids."""
+        service = self._service
+        body = await read_json_object(request.scope, request.receive, max_bytes=service.options.max_body_bytes)
+        values = TOKENIZE.read(body)
+        if "model" in values:
+            service.served.check_name(values["model"])
+        if ("prompt" in values) == ("messages" in values):
+            raise InvalidParameterError("give either prompt or messages", param="prompt")
+        if "messages" in values:
+            ids = await prompt_ids(service, values)
+        else:
+            ids = await service.encode(values["prompt"], add_special_tokens=values.get("add_special_tokens", True))
+        shown = [service.texts.text_of(token_id) for token_id in ids] if values.get("return_token_strs") else None
+        return _json(Tokens(count=len(ids), max_model_len=service.context_len, tokens=ids, token_strs=shown))
+
+    async def detokenize(self, request: Request) -> Response:
+        """Turn token ids into text."""
+        service = self._service
+        body = await read_json_object(request.scope, request.receive, max_bytes=service.options.max_body_bytes)
+        values = DETOKENIZE.read(body)
+        if "model" in values:
+            service.served.check_name(values["model"])
+        ids = list(values.get("tokens", ()))
+        check_prompt_ids("tokens", ids, service.vocab_size)
+        return _json(Text(service.tokenizer.decode(ids, skip_special_tokens=False)))
+
+    async def health(self, _: Request) -> Response:
+        """Say whether an answer can be given now: weights loaded, the loop moving, not shutting down."""
+        reason = self._service.why_not_ready()
+        if reason is None and not self._service.jobs.is_accepting:
+            reason = "the server is shutting down"
+        if reason is None:
+            return _json(Condition(status="ok"))
+        return _json(Condition(status="unavailable", reason=reason), status=503)
+
+    async def live(self, _: Request) -> Response:
+        """Say that the HTTP side runs, whatever the engine does."""
+        return _json(Condition(status="ok"))
+
+    async def version(self, _: Request) -> Response:
+        """Say which version this is."""
+        return _json({"version": __version__})
+
+    async def metrics(self, _: Request) -> Response:
+        """Write all metrics for Prometheus."""
+        return Response(self._service.telemetry.render(), media_type=CONTENT_TYPE_LATEST)
+
+    async def flush_cache(self, _: Request) -> Response:
+        """Forget every cached prefix that no running request uses."""
+        self._service.check_ready()
+        return _json(await self._service.engine.call("flush"))
+
+    def _card(self, name: str) -> ModelCard:
+        served = self._service.served
+        details = dict(served.details)
+        return ModelCard(
+            id=name,
+            created=served.created,
+            root=served.name,
+            max_model_len=self._service.context_len,
+            details=details,
+        )
+
+
+def _json(value: object, *, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")

@@ -1,0 +1,123 @@
+"""What the HTTP floor needs from below, as protocols: an engine, a tokenizer, a chat template.
+
+The server is written and tested against these; `engine.client.EngineClient`, `tokens` and the fakes of the tests all
+fit. Nothing here knows HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from trivium.config.sampling import SamplingParams
+from trivium.engine.messages import Delta
+
+
+class StatusPort(Protocol):
+    """A reading of the engine's condition."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether weights are loaded and the loop takes requests."""
+        ...
+
+    @property
+    def heartbeat_age_s(self) -> float:
+        """Seconds since the loop last gave a sign of life."""
+        ...
+
+    @property
+    def info(self) -> Mapping[str, object]:
+        """What the engine said of itself when it became ready; empty before."""
+        ...
+
+    @property
+    def stats(self) -> Mapping[str, object]:
+        """Counters of the last heartbeat; `telemetry.ENGINE_METRICS` lists the keys that are shown."""
+        ...
+
+    @property
+    def error(self) -> str | None:
+        """Why the engine is not ready, when it failed rather than still loads."""
+        ...
+
+
+class EnginePort(Protocol):
+    """The engine as its client sees it; all methods belong to one event loop."""
+
+    def status(self) -> StatusPort:
+        """Read the condition; never waits."""
+        ...
+
+    def submit(
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        request_id: str,
+        cache_salt: str = "",
+        priority: int = 0,
+        deadline_s: float | None = None,
+    ) -> AsyncIterator[Delta]:
+        """Run a request and yield the news of its choices until all have a `finish_reason`.
+
+        The first delta, empty, says that the request was accepted. Closing the iteration early aborts the request.
+
+        Raises:
+            RequestError: The engine refused the request (at the first `anext`).
+            CapacityError: The queue is full (at the first `anext`).
+            EngineDeadError: The engine died; at any `anext`.
+        """
+        ...
+
+    async def abort(self, request_id: str) -> None:
+        """End a request; unknown ids are ignored."""
+        ...
+
+    async def call(self, name: str) -> dict[str, Any]:
+        """Ask for `stats`, `check`, `flush` or `info`."""
+        ...
+
+
+class TokenizerPort(Protocol):
+    """Text to ids and back."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids that have a text."""
+        ...
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Turn text into ids."""
+        ...
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """Turn ids into text; what is not UTF-8 becomes U+FFFD."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes that a token stands for."""
+        ...
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether a token is a control token."""
+        ...
+
+
+class ChatTemplatePort(Protocol):
+    """Messages to prompt text."""
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str:
+        """Render a conversation.
+
+        Raises:
+            TemplateError: The template refused the messages.
+        """
+        ...

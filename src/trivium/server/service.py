@@ -1,0 +1,77 @@
+"""`Service`: what all routes share, gathered once in `app.build_app`."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from trivium.base.clock import Clock, SystemClock
+from trivium.config.options import ServerOptions
+from trivium.server.auth import Doorkeeper
+from trivium.server.errors import NotReadyError, ShuttingDownError
+from trivium.server.open_jobs import OpenJobs
+from trivium.server.ports import ChatTemplatePort, EnginePort, TokenizerPort
+from trivium.server.served import ServedModel
+from trivium.server.telemetry import Telemetry
+from trivium.server.token_texts import TokenTexts
+
+LONG_TEXT_CHARS = 20_000
+"""Texts from here on are tokenized in a thread, so that one long prompt does not hold up every stream."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Service:
+    """Engine, model and books of one server."""
+
+    engine: EnginePort
+    tokenizer: TokenizerPort
+    chat_template: ChatTemplatePort | None
+    options: ServerOptions
+    served: ServedModel
+    telemetry: Telemetry
+    doorkeeper: Doorkeeper
+    clock: Clock = field(default_factory=SystemClock)
+    jobs: OpenJobs = field(default_factory=OpenJobs)
+    texts: TokenTexts = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.texts = TokenTexts(self.tokenizer)
+
+    @property
+    def context_len(self) -> int:
+        """Longest prompt plus answer in tokens: the engine's word once it has spoken, else the configured one."""
+        reported = self.engine.status().info.get("max_model_len")
+        return reported if isinstance(reported, int) and reported > 0 else self.served.max_model_len
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids that a request may name."""
+        return self.served.config.vocab_size
+
+    def why_not_ready(self) -> str | None:
+        """Return why no answer can be given now, or `None` when one can."""
+        status = self.engine.status()
+        if not status.is_ready:
+            return status.error or "the model is loading"
+        if status.heartbeat_age_s > self.options.heartbeat_timeout_s:
+            return f"the engine has given no sign of life for {status.heartbeat_age_s:.0f} s"
+        return None
+
+    def check_ready(self) -> None:
+        """Refuse while no answer can be given.
+
+        Raises:
+            ShuttingDownError: The server was told to stop.
+            NotReadyError: The model is loading, or the engine does not answer.
+        """
+        if not self.jobs.is_accepting:
+            raise ShuttingDownError("the server is shutting down", retry_after_s=5.0)
+        reason = self.why_not_ready()
+        if reason is not None:
+            raise NotReadyError(f"the model is not ready: {reason}", retry_after_s=2.0)
+
+    async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Turn text into ids without holding up other requests."""
+        if len(text) < LONG_TEXT_CHARS:
+            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens=add_special_tokens)

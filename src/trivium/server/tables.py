@@ -1,0 +1,237 @@
+"""The field tables: what `/v1/completions` and `/v1/chat/completions` take, field by field.
+
+A field that is not in one of these tables is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trivium.base.errors import InvalidParameterError
+from trivium.config.sampling import MAX_CHOICES, MAX_LOGPROBS, MAX_STOP_STRINGS
+from trivium.server.fields import (
+    INT31,
+    Field,
+    FieldTable,
+    Unsupported,
+    bias,
+    count,
+    flag,
+    ids,
+    mapping,
+    number,
+    one_of,
+    refused,
+    text,
+    texts,
+    whatever,
+)
+
+MAX_PROMPTS = 256
+"""Most prompts of one completions request."""
+MAX_BIASES = 4096
+MAX_STOP_IDS = 256
+
+SAMPLING_FIELDS: Mapping[str, Field] = {
+    "n": count(1, MAX_CHOICES, "Answers per prompt."),
+    "best_of": count(1, MAX_CHOICES, "Answers drawn per prompt, of which the n most likely per token are returned."),
+    "temperature": number(0, 100, "Softmax temperature; 0 takes the most likely token."),
+    "top_k": count(-1, INT31, "Keep the k most likely tokens; 0 and -1 keep all."),
+    "top_p": number(0, 1, "Keep the smallest set of tokens whose probability reaches p.", above=0),
+    "min_p": number(0, 1, "Drop tokens less likely than p times the most likely one."),
+    "typical_p": number(0, 1, "Keep the most typical tokens whose probability reaches p.", above=0),
+    "repetition_penalty": number(0, 100, "Divides the logits of tokens seen in prompt or answer.", above=0),
+    "presence_penalty": number(-2, 2, "Subtracted from the logits of tokens in the answer."),
+    "frequency_penalty": number(-2, 2, "Subtracted per occurrence from the logits of tokens in the answer."),
+    "logit_bias": bias(MAX_BIASES, "Token id to a number that is added to its logit."),
+    "bad_words": texts(MAX_STOP_STRINGS, "Texts that may not be generated."),
+    "seed": count(0, (1 << 64) - 1, "Seed of the random numbers; one is drawn when it is not given."),
+    "min_tokens": count(0, INT31, "Fewest tokens before any end token or stop text may end the answer."),
+    "stop": texts(MAX_STOP_STRINGS, "Texts that end the answer."),
+    "stop_token_ids": ids(MAX_STOP_IDS, "Tokens that end the answer, besides the model's own."),
+    "include_stop_str_in_output": flag("Whether the stop text stays in the answer."),
+    "ignore_eos": flag("Whether the model's end tokens are ordinary tokens."),
+    "skip_special_tokens": flag("Whether special tokens are left out of the text; true unless said otherwise."),
+    "prompt_logprobs": count(0, MAX_LOGPROBS, "Report each prompt token's logprob and this many alternatives."),
+    "prompt_logprob_start": count(0, INT31, "First prompt position of which a logprob is wanted."),
+    "logprobs_mode": one_of(
+        ("raw", "processed"), "Distribution that logprobs describe: the model's or the drawn from."
+    ),
+}
+"""Fields that go to `SamplingParams` under their own name."""
+
+
+def _stream_options(name: str, value: Any) -> bool:
+    if not isinstance(value, dict):
+        raise refused(name, value, "an object")
+    known = {"include_usage", "include_obfuscation", "continuous_usage_stats"}
+    for key, entry in value.items():
+        if key not in known:
+            raise InvalidParameterError(f"unknown field '{name}.{key[:60]}'; known is include_usage", param=name)
+        if entry is not None and not isinstance(entry, bool):
+            raise refused(f"{name}.{key}", entry, "true or false")
+        if entry and key != "include_usage":
+            raise refused(f"{name}.{key}", entry, "false (true is not supported)")
+    return bool(value.get("include_usage"))
+
+
+_USAGE_SCHEMA = {"type": "object", "properties": {"include_usage": {"type": "boolean"}}, "additionalProperties": False}
+
+_COMMON_FIELDS: Mapping[str, Field] = {
+    "model": whatever({"type": "string"}, "Name under which the model is served; see /v1/models."),
+    **SAMPLING_FIELDS,
+    "stream": flag("Send the answer as server-sent events while it grows."),
+    "stream_options": Field(_stream_options, _USAGE_SCHEMA, "include_usage: end the stream with a chunk of usage."),
+    "cache_salt": text(
+        "Shares the prefix cache only with requests of the same salt.", max_chars=256, is_empty_allowed=False
+    ),
+    "priority": count(-INT31, INT31, "Order among waiting requests, for schedulers that have one; lower is sooner."),
+    "timeout_s": number(0, 86400, "Seconds after which the request ends with an error.", above=0),
+    "return_token_ids": flag("Report the token ids of prompt and answer."),
+    "add_special_tokens": flag("Whether the tokenizer adds its special tokens to the prompt."),
+    "max_tokens": count(0, INT31, "Most tokens to generate; 0 only scores the prompt."),
+}
+
+COMPLETION_FIELDS: Mapping[str, Field] = {
+    **_COMMON_FIELDS,
+    "prompt": whatever(
+        {"anyOf": [
+            {"type": "string"},
+            {"type": "array", "items": {"type": "string"}},
+            {"type": "array", "items": {"type": "integer"}},
+            {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+        ]},
+        "Text, list of texts, token ids, or list of lists of token ids.",
+    ),
+    "echo": flag("Begin each answer with its prompt."),
+    "logprobs": count(0, MAX_LOGPROBS, "Report the logprob of each token and this many alternatives."),
+}  # fmt: skip
+
+CHAT_FIELDS: Mapping[str, Field] = {
+    **_COMMON_FIELDS,
+    "messages": whatever({"type": "array", "items": {"type": "object"}, "minItems": 1}, "The conversation."),
+    "max_completion_tokens": count(0, INT31, "Most tokens to generate; by default up to the context's end."),
+    "logprobs": flag("Report the logprob of each token."),
+    "top_logprobs": count(0, MAX_LOGPROBS, "Alternatives to report for each token; needs logprobs."),
+    "add_generation_prompt": flag("Whether the prompt ends with the beginning of an assistant turn."),
+    "continue_final_message": flag("Go on with the last message instead of answering it."),
+    "chat_template_kwargs": mapping("Further variables of the chat template."),
+}
+
+_BOOKKEEPING: Mapping[str, str] = {
+    "user": "Names the end user for the operator's records; this server keeps none.",
+    "metadata": "Labels for stored answers; this server stores none.",
+    "store": "Whether to store the answer; this server stores none.",
+    "service_tier": "Choice among price tiers; there is one.",
+    "safety_identifier": "Names the end user for a provider's abuse checks; there are none.",
+    "prompt_cache_key": "Routing hint for a prefix cache; every request finds the cache here.",
+    "prompt_cache_retention": "Retention wish for a prefix cache; the cache keeps what fits.",
+    "parallel_tool_calls": "How many tools one answer may call; without tools it has no effect.",
+    "request_id": "Client's name for the request; X-Request-Id is the one that is echoed.",
+}
+
+_NO_TOOLS = "tools cannot be called yet"
+_NO_CONSTRAINT = "constrained output is not available yet"
+_OFF: tuple[Any, ...] = (False,)
+
+_UNSUPPORTED: Mapping[str, Unsupported] = {
+    "response_format": Unsupported(({"type": "text"},), _NO_CONSTRAINT),
+    "guided_json": Unsupported(hint=_NO_CONSTRAINT),
+    "guided_regex": Unsupported(hint=_NO_CONSTRAINT),
+    "guided_choice": Unsupported(hint=_NO_CONSTRAINT),
+    "guided_grammar": Unsupported(hint=_NO_CONSTRAINT),
+    "guided_decoding_backend": Unsupported(hint=_NO_CONSTRAINT),
+    "guided_whitespace_pattern": Unsupported(hint=_NO_CONSTRAINT),
+    "guided_json_object": Unsupported(_OFF, _NO_CONSTRAINT),
+    "structured_outputs": Unsupported(hint=_NO_CONSTRAINT),
+    "structural_tag": Unsupported(hint=_NO_CONSTRAINT),
+    "json_schema": Unsupported(hint=_NO_CONSTRAINT),
+    "regex": Unsupported(hint=_NO_CONSTRAINT),
+    "ebnf": Unsupported(hint=_NO_CONSTRAINT),
+    "grammar": Unsupported(("",), _NO_CONSTRAINT),
+    "spaces_between_special_tokens": Unsupported((True,)),
+    "detokenize": Unsupported((True,)),
+    "allowed_token_ids": Unsupported(hint="logit_bias can favour tokens"),
+    "logits_processors": Unsupported(([],)),
+    "logits_processor": Unsupported(),
+    "custom_logit_processor": Unsupported(),
+    "use_beam_search": Unsupported(_OFF),
+    "num_beams": Unsupported((1,)),
+    "length_penalty": Unsupported((1.0,)),
+    "early_stopping": Unsupported(_OFF),
+    "no_repeat_ngram_size": Unsupported((0,)),
+    "truncate_prompt_tokens": Unsupported(hint="prompts are never cut"),
+    "return_tokens_as_token_ids": Unsupported(_OFF, "return_token_ids reports ids"),
+    "logprob_token_ids": Unsupported(),
+    "thinking_token_budget": Unsupported(),
+    "repetition_detection": Unsupported(),
+    "kv_transfer_params": Unsupported(),
+    "vllm_xargs": Unsupported(({},)),
+    "mm_processor_kwargs": Unsupported(({},)),
+    "prompt_embeds": Unsupported(),
+    "lora": Unsupported(hint="adapters cannot be loaded yet"),
+    "lora_path": Unsupported(hint="adapters cannot be loaded yet"),
+    "adapter": Unsupported(hint="adapters cannot be loaded yet"),
+    "session_params": Unsupported(),
+    "return_hidden_states": Unsupported(_OFF),
+    "mirostat": Unsupported((0,)),
+    "dry_multiplier": Unsupported((0.0,)),
+    "xtc_probability": Unsupported((0.0,)),
+}
+
+COMPLETIONS = FieldTable(
+    honoured=COMPLETION_FIELDS,
+    bookkeeping=_BOOKKEEPING,
+    unsupported={**_UNSUPPORTED, "suffix": Unsupported(("",), "the model completes to the right only")},
+)
+
+CHAT = FieldTable(
+    honoured=CHAT_FIELDS,
+    bookkeeping=_BOOKKEEPING,
+    unsupported={
+        **_UNSUPPORTED,
+        "tools": Unsupported(([],), _NO_TOOLS),
+        "tool_choice": Unsupported(("none", "auto"), _NO_TOOLS),
+        "functions": Unsupported(([],), _NO_TOOLS),
+        "function_call": Unsupported(("none", "auto"), _NO_TOOLS),
+        "audio": Unsupported(),
+        "modalities": Unsupported((["text"],), "answers are text"),
+        "prediction": Unsupported(),
+        "reasoning": Unsupported(),
+        "reasoning_effort": Unsupported(("none",)),
+        "include_reasoning": Unsupported((True,)),
+        "verbosity": Unsupported(),
+        "web_search_options": Unsupported(),
+        "echo": Unsupported(_OFF),
+        "suffix": Unsupported(("",)),
+        "documents": Unsupported(([],)),
+        "chat_template": Unsupported(hint="the operator sets it with --chat-template"),
+        "moderation": Unsupported(),
+    },
+)
+
+TOKENIZE = FieldTable(
+    honoured={
+        "model": _COMMON_FIELDS["model"],
+        "prompt": text("Text to tokenize."),
+        "messages": CHAT_FIELDS["messages"],
+        "add_special_tokens": _COMMON_FIELDS["add_special_tokens"],
+        "return_token_strs": flag("Also report the text of each token."),
+        "add_generation_prompt": CHAT_FIELDS["add_generation_prompt"],
+        "continue_final_message": CHAT_FIELDS["continue_final_message"],
+        "chat_template_kwargs": CHAT_FIELDS["chat_template_kwargs"],
+    },
+    bookkeeping={},
+    unsupported={
+        "tools": Unsupported(([],), _NO_TOOLS),
+        "chat_template": Unsupported(hint="the operator sets it with --chat-template"),
+        "mm_processor_kwargs": Unsupported(({},)),
+    },
+)
+
+DETOKENIZE = FieldTable(
+    honoured={"model": _COMMON_FIELDS["model"], "tokens": ids(1 << 20, "Token ids to turn into text.")},
+    bookkeeping={},
+    unsupported={},
+)
