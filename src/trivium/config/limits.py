@@ -1,0 +1,92 @@
+"""What every option may be: ranges, and combinations that contradict each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trivium.base.errors import ConfigError
+from trivium.config.sizes import parse_bytes
+
+_MAX_INT32 = (1 << 31) - 1
+
+RANGES: Mapping[str, tuple[float, float]] = {
+    "max_model_len": (1, _MAX_INT32),
+    "threads": (1, 1024),
+    "kv_cache_fraction": (0.0, 0.95),
+    "page_len": (1, 256),
+    "max_num_seqs": (1, 65536),
+    "max_num_batched_tokens": (1, 1 << 24),
+    "max_queue": (1, _MAX_INT32),
+    "seed": (0, (1 << 64) - 1),
+    "port": (0, 65535),
+    "max_body_bytes": (1024, _MAX_INT32),
+    "keep_alive_s": (0.1, 86400.0),
+    "heartbeat_timeout_s": (0.1, 86400.0),
+    "drain_timeout_s": (0.0, 86400.0),
+}
+"""Smallest and greatest value of every option that is a number."""
+
+NOT_EMPTY = ("model", "device", "host")
+FILES = ("api_key_file", "ssl_certfile", "ssl_keyfile")
+"""Options that name a file which must be there."""
+
+
+class Contradiction(NamedTuple):
+    """A rule over several options."""
+
+    options: tuple[str, ...]
+    is_broken: Callable[..., bool]
+    message: str
+
+
+CONTRADICTIONS: tuple[Contradiction, ...] = (
+    Contradiction(
+        ("ssl_certfile", "ssl_keyfile"),
+        lambda certificate, key: (certificate is None) != (key is None),
+        "ssl_certfile and ssl_keyfile belong together; give both or neither",
+    ),
+    Contradiction(
+        ("array_library", "device"),
+        lambda library, device: library == "numpy" and device != "cpu",
+        "NumPy computes on the cpu only; set array_library to torch for another device",
+    ),
+)
+
+
+def check_value(name: str, value: Any, origin: str) -> None:
+    """Check a value of the right type against the option's limits.
+
+    Raises:
+        ConfigError: It is outside; names the option, the value, its origin and the limit.
+    """
+    if value is None:
+        return
+    if name in RANGES:
+        low, high = RANGES[name]
+        if not low <= value <= high:
+            raise refused(name, value, origin, f"from {low:g} to {high:.10g}")
+    if name in NOT_EMPTY and not str(value).strip():
+        raise refused(name, value, origin, "a text that is not empty")
+    if name in FILES and not Path(value).is_file():
+        raise refused(name, str(value), origin, "a file that exists")
+    if name == "kv_cache_memory":
+        parse_bytes(value, option=f"{name} (from {origin})")
+
+
+def check_together(values: Mapping[str, Any]) -> None:
+    """Check options against each other.
+
+    Raises:
+        ConfigError: Two options contradict each other.
+    """
+    for rule in CONTRADICTIONS:
+        if all(name in values for name in rule.options) and rule.is_broken(*(values[name] for name in rule.options)):
+            given = ", ".join(f"{name} is {str(values[name])!r}" for name in rule.options)
+            raise ConfigError(f"{given}: {rule.message}")
+
+
+def refused(name: str, value: object, origin: str, limit: str) -> ConfigError:
+    """Say that an option cannot have a value, whence the value came, and what it may be."""
+    return ConfigError(f"{name} is {value!r} (from {origin}); it must be {limit}")
