@@ -29,7 +29,8 @@ R = TypeVar("R")
 
 RECORDS: tuple[type, ...] = (EngineOptions, ServerOptions)
 """The records whose options a file or a variable may set, whatever the command."""
-CONFIG_VARIABLE = "TRIVIUM_CONFIG"
+_PREFIX = "TRIVIUM_"
+CONFIG_VARIABLE = _PREFIX + "CONFIG"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,7 @@ def _known(known: Mapping[str, Option], name: str, origin: str) -> Option:
 
 
 def _guess(name: str, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(names), n=3, cutoff=0.6)
+    close = difflib.get_close_matches(name, list(names), n=3, cutoff=0.7)
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
@@ -159,10 +160,12 @@ def _sections(records: Sequence[type]) -> dict[str, frozenset[str]]:
 
 
 def _unknown_variables(environ: Mapping[str, str], known: Mapping[str, Option]) -> Iterable[str]:
-    names = {option.variable for option in known.values()} | {variable.name for variable in env.VARIABLES}
-    for name in sorted(environ):
-        if name.startswith("TRIVIUM_") and name not in names and name != CONFIG_VARIABLE:
-            yield name + _guess(name, names)
+    others = (variable.name for variable in env.VARIABLES)
+    names = {name.removeprefix(_PREFIX) for name in (*(o.variable for o in known.values()), *others, CONFIG_VARIABLE)}
+    for variable in sorted(environ):
+        name = variable.removeprefix(_PREFIX)
+        if variable.startswith(_PREFIX) and name not in names:
+            yield variable + _guess(name, names)
 
 
 def _mask(key: str) -> str:
