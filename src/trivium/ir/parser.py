@@ -76,8 +76,8 @@ class _Reader:
 
 def _value(text: str) -> Value:
     name, colon, type_text = text.partition(": ")
-    types = _types(type_text)
-    if not colon or len(types) != 1:
+    types = _types(type_text) if colon else []
+    if len(types) != 1:
         raise ValueError("expected NAME: TYPE")
     return Value(name, types[0])
 

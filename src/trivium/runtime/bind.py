@@ -50,7 +50,7 @@ def bind_graph(
     parameters: Mapping[str, LazyParameter | NDArray[np.float32]],
     library: Library,
     *,
-    progress: Progress | None = None,
+    report: Progress | None = None,
 ) -> BoundParameters:
     """Bind every parameter of `graph`.
 
@@ -58,7 +58,7 @@ def bind_graph(
         graph: Says which parameters are needed, in which shapes and uses.
         parameters: By canonical name; more than the graph needs is fine.
         library: Where they go.
-        progress: Told after each parameter.
+        report: Told after each parameter.
 
     Raises:
         CheckpointError: A parameter is missing, of another shape, or not finite.
@@ -84,8 +84,8 @@ def bind_graph(
             arrays[name], taken = library.asarray(array), array.nbytes
         num_bytes += taken
         done += _float32_bytes(shape)
-        if progress is not None:
-            progress(done, total)
+        if report is not None:
+            report(done, total)
     return BoundParameters(arrays, num_bytes)
 
 

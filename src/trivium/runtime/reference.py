@@ -50,7 +50,7 @@ class ReferenceExecutor:
         array_library: Literal["numpy", "torch"] = "numpy",
         device: str = "cpu",
         kernels: ProductKernels | None = None,
-        progress: Progress | None = None,
+        report: Progress | None = None,
     ) -> None:
         """Bind weights and allocate the KV store.
 
@@ -64,14 +64,14 @@ class ReferenceExecutor:
             array_library: `numpy`, or `torch`, which needs the hf extra.
             device: Torch device.
             kernels: Products on NumPy; the project's own by default.
-            progress: Told of bytes bound.
+            report: Told of bytes bound so far, and in all.
 
         Raises:
             CheckpointError: A parameter is missing, of another shape, or not finite.
             ConfigError: Torch is not there, or does not know the device.
         """
         self._library: Library = TorchLibrary(device) if array_library == "torch" else NumpyLibrary(kernels or gemm)
-        bound = bind_graph(graph, parameters, self._library, progress=progress)
+        bound = bind_graph(graph, parameters, self._library, report=report)
         self.weight_bytes = bound.num_bytes
         self._interpreter: Interpreter | None = Interpreter(graph, self._library, bound.arrays)
         self._store: KVStore | None = KVStore(
