@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Spelling = tuple[int, ...]
 
 
-def spell_bad_word(tokenizer: Tokenizer, word: str) -> tuple[Spelling, ...]:
+def spellings(tokenizer: Tokenizer, word: str) -> tuple[Spelling, ...]:
     """Return the id sequences that write `word` inside a text, with and without a space before it.
 
     Args:
@@ -24,10 +24,10 @@ def spell_bad_word(tokenizer: Tokenizer, word: str) -> tuple[Spelling, ...]:
     Returns:
         One or two different spellings, each of at least one id; none when `word` is empty.
     """
-    spellings = [_spell_inside(tokenizer, word)]
+    found = [_spell_inside(tokenizer, word)]
     if not word[:1].isspace():
-        spellings.append(_spell_inside(tokenizer, f" {word}"))
-    return tuple(dict.fromkeys(spelling for spelling in spellings if spelling))
+        found.append(_spell_inside(tokenizer, f" {word}"))
+    return tuple(dict.fromkeys(spelling for spelling in found if spelling))
 
 
 def _spell_inside(tokenizer: Tokenizer, text: str) -> Spelling:
