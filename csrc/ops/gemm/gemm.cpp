@@ -25,9 +25,11 @@ constexpr Kernel kKernels[] = {
 // Below so many multiply-adds a second thread costs more than it brings (about 5 us of one core).
 constexpr std::size_t kMinParallelWork = std::size_t{1} << 17;
 
-// Rows of A that pass under one panel before the next: their bytes should stay in half of a 2 MiB L2.
-constexpr std::size_t kRowBlockFloats = std::size_t{1} << 18;
-constexpr std::size_t kMinRowBlock = 48;
+// Rows and depth of A that pass under one panel before the next: 192 * 1024 floats stay in L2 beside 128 KiB of panel.
+// A chain that is cut at 1024 goes on from C, so the cut changes no bit.
+constexpr std::size_t kRowBlock = 192;
+constexpr std::size_t kDepthBlock = 1024;
+constexpr std::size_t kMinRowsToCut = 12;  // fewer rows are one tile: the panel is read once anyway
 
 constexpr std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
@@ -71,21 +73,26 @@ void gemm_packed(const Kernel& kernel, Span2d<const float> a, const float* panel
   const std::size_t total = num_panels(c.cols);
   const std::size_t chunk = std::max<std::size_t>(1, panels_per_task(total, a.rows * c.cols * depth));
   const std::size_t chunks = ceil_div(total, chunk);
-  const std::size_t row_block = std::max(kMinRowBlock, kRowBlockFloats / std::max<std::size_t>(depth, 1));
-  const std::size_t row_blocks = ceil_div(a.rows, row_block);
+  const std::size_t depth_block = a.rows > kMinRowsToCut ? kDepthBlock : std::max<std::size_t>(depth, 1);
+  const std::size_t row_blocks = ceil_div(a.rows, kRowBlock);
   // Task t is row block t / chunks and panel chunk t % chunks: neighbours in time share their rows.
   const auto run_tasks = [&](std::size_t begin, std::size_t end) {
     for (std::size_t t = begin; t < end; ++t) {
-      const std::size_t row = t / chunks * row_block;
-      const std::size_t rows = std::min(row_block, a.rows - row);
+      const std::size_t row = t / chunks * kRowBlock;
+      const std::size_t rows = std::min(kRowBlock, a.rows - row);
       const std::size_t panel = t % chunks * chunk;
       const std::size_t col = panel * kPanelWidth;
       const std::size_t cols = std::min(chunk * kPanelWidth, c.cols - col);
-      kernel.run({{a.row(row), rows, depth, a.stride},
-                  panels + panel * panel_size,
-                  panel_size,
-                  kPanelWidth,
-                  {c.row(row) + col, rows, cols, c.stride}});
+      const Span2d<float> out{c.row(row) + col, rows, cols, c.stride};
+      // One pass at least, so that a depth of 0 writes zeros.
+      for (std::size_t k = 0; k == 0 || k < depth; k += depth_block) {
+        kernel.run({{a.row(row) + k, rows, std::min(depth_block, depth - k), a.stride},
+                    panels + panel * panel_size + k * kPanelWidth,
+                    panel_size,
+                    kPanelWidth,
+                    out,
+                    k > 0});
+      }
     }
   };
   parallel_for(row_blocks * chunks, 1, run_tasks);
@@ -105,7 +112,7 @@ void matmul_nt(const Kernel& kernel, std::size_t count, Batch<const float> a, Ba
       pack_panel(b.at(i), col, panel);
       const Span2d<float> out = c.at(i);
       const std::size_t cols = std::min(kPanelWidth, out.cols - col);
-      kernel.run({a.at(i), panel, panel_size, kPanelWidth, {out.data + col, out.rows, cols, out.stride}});
+      kernel.run({a.at(i), panel, panel_size, kPanelWidth, {out.data + col, out.rows, cols, out.stride}, false});
     }
   };
   const std::size_t tasks = count * panels;
@@ -124,7 +131,7 @@ void matmul_nn(const Kernel& kernel, std::size_t count, Batch<const float> a, Ba
       const Span2d<const float> values = b.at(i);
       const Span2d<float> out = c.at(i);
       if (whole > 0) {
-        kernel.run({a.at(i), values.data, kPanelWidth, values.stride, {out.data, out.rows, whole, out.stride}});
+        kernel.run({a.at(i), values.data, kPanelWidth, values.stride, {out.data, out.rows, whole, out.stride}, false});
       }
       if (tail == 0) continue;
       float* panel = scratch(depth * kPanelWidth);
@@ -132,7 +139,7 @@ void matmul_nn(const Kernel& kernel, std::size_t count, Batch<const float> a, Ba
         const float* row = values.row(k) + whole;
         std::fill(std::copy(row, row + tail, panel + k * kPanelWidth), panel + (k + 1) * kPanelWidth, 0.0F);
       }
-      kernel.run({a.at(i), panel, 0, kPanelWidth, {out.data + whole, out.rows, tail, out.stride}});
+      kernel.run({a.at(i), panel, 0, kPanelWidth, {out.data + whole, out.rows, tail, out.stride}, false});
     }
   };
   parallel_for(count, work < kMinParallelWork ? count : 1, run_tasks);

@@ -32,6 +32,7 @@ struct Block {
   std::size_t b_panel_stride;
   std::size_t b_depth_stride;
   Span2d<float> c;  // [M, N]
+  bool is_resumed;  // C holds the chains over smaller k, to go on with; otherwise they start at +0
 };
 
 using BlockFn = void (*)(const Block& block);
