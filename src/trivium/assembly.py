@@ -80,7 +80,7 @@ def open_model(options: EngineOptions, report: Report = silent) -> OpenModel:
     from trivium.weights.checkpoint import open_checkpoint  # noqa: PLC0415
     from trivium.weights.resolve import resolve_model  # noqa: PLC0415
 
-    resolved = resolve_model(options.model, progress=report)
+    resolved = resolve_model(options.model, progress=lambda news: report(news.stage, news.done_bytes, news.total_bytes))
     checkpoint = open_checkpoint(resolved.path)
     return OpenModel(
         name=resolved.name,
@@ -155,7 +155,7 @@ def build_engine(options: EngineOptions, report: Report = silent) -> EngineLoop:
     from trivium.models import build_graph, kv_spec  # noqa: PLC0415
     from trivium.runtime.memory import plan_kv  # noqa: PLC0415
     from trivium.schedule.scheduler import Scheduler  # noqa: PLC0415
-    from trivium.tokens.bad_words import spell_bad_word  # noqa: PLC0415
+    from trivium.tokens.bad_words import spellings  # noqa: PLC0415
 
     began_s = time.perf_counter()
     model = open_model(options, report)
@@ -186,7 +186,7 @@ def build_engine(options: EngineOptions, report: Report = silent) -> EngineLoop:
             end_ids=end_ids(model.checkpoint, config, tokenizer),
             namespace=(fingerprint, "f32"),
             rope_variant=lambda reach: tuple(rope_variant(rope, reach) for rope in ropes),
-            bad_word_ids=lambda text: spell_bad_word(tokenizer, text),
+            bad_word_ids=lambda text: spellings(tokenizer, text),
             logprobs_mode=options.schedule.logprobs_mode,
         ),
         info={
@@ -255,7 +255,7 @@ def _build_executor(
         max_logit_rows=options.schedule.max_num_seqs,
         array_library=options.executor.array_library,
         device=options.executor.device,
-        progress=lambda done, total: report("loading weights", done, total),
+        report=lambda done, total: report("loading weights", done, total),
     )
 
 

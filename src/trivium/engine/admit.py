@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from trivium.base.errors import InvalidParameterError, PromptTooLongError, UnsupportedFeatureError
 from trivium.base.ids import RequestId, TokenId
 from trivium.grammar.automaton import OutputAutomaton
+from trivium.grammar.stops import StopTexts
 from trivium.schedule.request import Request
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def admit(message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: 
     limit_len = _limit_len(len(message.prompt_ids), params, limits.max_model_len)
     filled = replace(params, seed=params.seed or 0, logprobs_mode=params.logprobs_mode or limits.logprobs_mode)
     bad_word_ids = tuple(tuple(map(TokenId, ids)) for word in params.bad_words for ids in limits.bad_word_ids(word))
+    stops = StopTexts(params.stop)
     answers: list[Answer] = []
     for choice in range(params.num_draws):
         own = filled if choice == 0 else replace(filled, prompt_logprobs=None)
@@ -90,7 +92,7 @@ def admit(message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: 
             leader=answers[0].request if answers else None,
             tokens=[TokenId(token) for token in message.prompt_ids],
         )
-        automaton = OutputAutomaton(tokenizer, own, request.end_ids)
+        automaton = OutputAutomaton(tokenizer, own, request.end_ids, stops=stops)
         if choice < len(message.output_ids):
             request.tokens.extend(map(TokenId, message.output_ids[choice]))
             automaton.replay(message.output_ids[choice])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trivium.base.errors import TriviumError, ensure
+from trivium.base.errors import ensure
 from trivium.base.ids import FinishReason, RequestId
 from trivium.engine.admit import Answer, ModelLimits, admit
 from trivium.engine.messages import Delta, Submit
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from trivium.base.clock import Clock
     from trivium.config.sampling import SamplingParams
     from trivium.runtime.executor import Executor
+    from trivium.schedule.decision import ScheduledStep
     from trivium.schedule.request import Request
-    from trivium.schedule.scheduler import ScheduledStep, Scheduler
+    from trivium.schedule.scheduler import Scheduler
     from trivium.tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -83,15 +84,7 @@ class EngineLoop:
             CapacityError: The queue is full.
         """
         answers = admit(message, self.limits, self._tokenizer, now_s=self._clock.now_s())
-        added: list[Answer] = []
-        try:
-            for answer in answers:
-                self._scheduler.add(answer.request)
-                added.append(answer)
-        except TriviumError:
-            for answer in added:
-                self._scheduler.abort(answer.request)
-            raise
+        self._scheduler.add(*(answer.request for answer in answers))
         for answer in answers:
             self._answers[answer.request.request_id] = answer
             if answer.deadline_at_s is not None:
@@ -156,6 +149,7 @@ class EngineLoop:
         """End every answer of a step that went wrong; their KV of this step is never recorded as computed."""
         logger.error("step failed, ending its %d requests", len(scheduled.entries), exc_info=error)
         self._stats.step_errors_total += 1
+        self._scheduler.discard(scheduled)
         for entry in scheduled.entries:
             self._end(entry.request, f"the step failed inside the engine: {error}", "internal_error")
 
@@ -171,7 +165,7 @@ class EngineLoop:
         answer = self._answers.get(request.request_id)
         if answer is None:
             return
-        self._scheduler.abort(request)
+        self._scheduler.abort(request, FinishReason.ERROR)
         self._pending.append(failed(answer, message, code))
         self._close(answer, FinishReason.ERROR)
 
@@ -223,10 +217,10 @@ class EngineLoop:
         record = self._stats
         record.num_waiting, record.num_running = now.num_waiting, now.num_running
         record.kv_pages_total, record.kv_pages_free = now.pages_total, now.pages_free
-        record.kv_pages_used, record.kv_pages_cached = now.pages_used, now.pages_cached
+        record.kv_pages_used, record.kv_pages_cached = now.pages_used, now.pages_evictable
         record.kv_waste = now.waste
-        record.prefix_query_tokens_total, record.prefix_hit_tokens_total = now.query_tokens, now.hit_tokens
-        record.preemptions_total = now.preemptions
+        record.prefix_query_tokens_total, record.prefix_hit_tokens_total = now.queried_tokens, now.hit_tokens
+        record.preemptions_total = now.num_preemptions
         built: dict[str, object] = msgspec.to_builtins(record)
         return built
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from trivium.base.ids import FinishReason, TokenId
 from trivium.engine.messages import Delta
 from trivium.sampling.batch import SampleRow
-from trivium.schedule.scheduler import Outcome
+from trivium.schedule.decision import Outcome
 
 if TYPE_CHECKING:
     from trivium.engine.admit import Answer
     from trivium.sampling.batch import Sampled, TokenLogprobs
-    from trivium.schedule.scheduler import Entry, ScheduledStep
+    from trivium.schedule.decision import Entry, ScheduledStep
 
 
 def sample_rows(scheduled: ScheduledStep, answers: Sequence[Answer]) -> list[SampleRow]:
@@ -85,7 +85,7 @@ def _draw(answer: Answer, row: int, sampled: Sampled) -> tuple[Outcome, Delta]:
     token = TokenId(int(sampled.token_ids[row]))
     progress = answer.automaton.advance(token)
     text, finish = progress.text, progress.finish
-    if finish is None and request.target_len + 1 >= request.limit_len:
+    if finish is None and request.target_len + 1 >= request.end_len:
         finish = FinishReason.LENGTH
         text += answer.automaton.finish(finish)
     if sampled.chosen_logprobs is not None:
