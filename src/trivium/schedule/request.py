@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from trivium.base.ids import FinishReason, PageId, RequestId, TokenId
 
 if TYPE_CHECKING:
+    from trivium.cache.kv_cache import Holding
     from trivium.config.sampling import SamplingParams
 
 
@@ -69,9 +70,19 @@ class Request:
     """Tokens whose KV is present in `pages`."""
     pages: tuple[list[PageId], ...] = ()
     """Per KV group, position-aligned pages; what the executor reads."""
-    tree_lock: Any = None
-    """The locked path in the radix tree, or `None`."""
+    holding: Holding | None = None
+    """Pages and place in the prefix index while running, else `None`; `pages` are its lists."""
     num_preemptions: int = 0
+    num_scored: int = 0
+    """Prompt rows whose logits were already delivered for prompt logprobs; not run again after a preemption."""
+    end_len: int = 0
+    """Number of tokens with which the request ends at the latest: `limit_len`, or what the KV pool holds of it."""
+    sequence: int = 0
+    """Order of arrival at the scheduler; kept over preemptions."""
+    seat: int = -1
+    """Row of the page tables while running."""
+    overtaken: int = 0
+    """Later arrivals that started while this request was the oldest waiting and did not fit."""
     finish_reason: FinishReason | None = None
 
     @property
@@ -88,8 +99,17 @@ class Request:
     def first_scored_row(self) -> int | None:
         """First position whose logits row is wanted for prompt logprobs, or `None`.
 
-        Row p scores the token at p + 1, so a logprob for position s needs row s - 1; position 0 has none.
+        Row p scores the token at p + 1, so a logprob for position s needs row s - 1; position 0 has none. Only
+        choice 0 scores the prompt.
         """
-        if self.params.prompt_logprobs is None:
+        if self.params.prompt_logprobs is None or self.choice != 0:
             return None
         return max(self.params.prompt_logprob_start - 1, 0)
+
+    @property
+    def next_scored_row(self) -> int | None:
+        """First position whose row is still to be scored, or `None` when all are, or none was wanted."""
+        first = self.first_scored_row
+        if first is None or first + self.num_scored >= self.prompt_len - 1:
+            return None
+        return first + self.num_scored

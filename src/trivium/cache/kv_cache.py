@@ -1,0 +1,158 @@
+"""The KV memory of one model as the scheduler sees it: open a request's holding, grow it, settle it, close it.
+
+Joins the page pools, the prefix index and the window rule. Knows tokens, lengths and page ids; neither requests nor
+steps. A `Holding` is one running request's share of the memory::
+
+    positions   0 ............ locked_len ......... computed ........... end of the last page
+    pages       | the tree's too, whole   | tree's too, partial | this request's only     |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from trivium.base.ids import PageId
+from trivium.base.intmath import ceil_div
+from trivium.cache.pages import NO_PAGE, PagePool
+from trivium.cache.prefix import NoPrefixIndex, PrefixIndex
+from trivium.cache.radix import RadixTree
+from trivium.cache.spec import KVSpec
+from trivium.cache.window import first_needed
+
+if TYPE_CHECKING:
+    from trivium.cache.prefix import TokenArray
+
+
+@dataclass(slots=True, eq=False)
+class Holding:
+    """The pages of one running request."""
+
+    pages: tuple[list[PageId], ...]
+    """Per group, position-aligned; `NO_PAGE` where the window has passed."""
+    lock: Any
+    """Place in the prefix index, `locked_len` tokens deep."""
+    locked_len: int
+    cached_len: int
+    """Tokens that came from the cache."""
+    sources: list[tuple[int, PageId]] = field(default_factory=list)
+    """(group, page) to copy the partly shared page from; in use until `confirm_copies`."""
+    released: list[int] = field(default_factory=list)
+    """Per group, pages before this index are out of the window."""
+    changed_from: list[int] = field(default_factory=list)
+    """Per group, first page index that changed since a reader of `pages` last set it to their number."""
+
+
+class KVCache:
+    """Page pools and prefix index of one model."""
+
+    def __init__(self, spec: KVSpec, num_pages: Sequence[int], *, prefix_cache: bool) -> None:
+        self.spec = spec
+        self.pools = tuple(PagePool(count) for count in num_pages)
+        self.index: PrefixIndex = RadixTree(spec, self.pools) if prefix_cache else NoPrefixIndex(len(self.pools))
+        self._windows = [(idx, group.window) for idx, group in enumerate(spec.groups) if group.window is not None]
+
+    def open(self, tokens: TokenArray, namespace: Hashable, max_len: int) -> Holding:
+        """Start a holding with the longest cached prefix of `tokens`, at most `max_len` tokens.
+
+        Effects:
+            Whole shared pages gain a user. A partly shared page is kept as a source: `grow` takes the page it is
+            to be copied to, `copies` names the pair, `confirm_copies` lets the source go.
+        """
+        match = self.index.match(tokens, namespace, max_len)
+        whole = match.length // self.spec.page_len
+        sources = []
+        for group, (pool, pages) in enumerate(zip(self.pools, match.pages, strict=True)):
+            for page in pages:
+                if page != NO_PAGE:
+                    pool.share(page)
+            if len(pages) > whole:
+                source = pages.pop()
+                if source != NO_PAGE:
+                    sources.append((group, source))
+        holding = Holding(match.pages, None, whole * self.spec.page_len, match.length, sources)
+        holding.lock = self.index.lock(match, namespace)
+        holding.released = [sum(page == NO_PAGE for page in pages) for pages in match.pages]
+        holding.changed_from = [0] * len(self.pools)
+        return holding
+
+    def copies(self, holding: Holding) -> list[tuple[int, PageId, PageId]]:
+        """Return (group, source, target) of the page copies that the next step must execute first."""
+        at = holding.cached_len // self.spec.page_len
+        return [(group, source, holding.pages[group][at]) for group, source in holding.sources]
+
+    def confirm_copies(self, holding: Holding) -> None:
+        """Let go of the copied pages: the copies were executed."""
+        for group, source in holding.sources:
+            self.pools[group].give_back(source)
+        holding.sources.clear()
+
+    def missing(self, holding: Holding, length: int) -> list[int]:
+        """Per group, pages still to be taken before the holding has `length` tokens."""
+        total = ceil_div(length, self.spec.page_len)
+        return [max(0, total - len(pages)) for pages in holding.pages]
+
+    def longest(self, holding: Holding) -> int:
+        """Return the length to which the holding can grow with the pages that are free or evictable."""
+        room = [len(pages) + pool.num_available for pool, pages in zip(self.pools, holding.pages, strict=True)]
+        return min(room) * self.spec.page_len
+
+    def grow(self, holding: Holding, length: int) -> None:
+        """Take pages until the holding has `length` tokens, evicting what must go.
+
+        Raises:
+            InternalError: `length` exceeds `longest(holding)`.
+        """
+        total = ceil_div(length, self.spec.page_len)
+        for group, (pool, pages) in enumerate(zip(self.pools, holding.pages, strict=True)):
+            count = total - len(pages)
+            if count <= 0:
+                continue
+            if pool.num_free < count:
+                self.index.evict(group, count)
+            holding.changed_from[group] = min(holding.changed_from[group], len(pages))
+            pages.extend(pool.take(count))
+
+    def settle(self, holding: Holding, tokens: TokenArray) -> None:
+        """Enter the computed tokens from `locked_len` on into the prefix index, so that others find them.
+
+        Args:
+            holding: The request's pages; whole pages that a twin entered first are swapped for the twin's.
+            tokens: Computed tokens from `holding.locked_len` on.
+        """
+        if len(tokens) == 0:
+            return
+        first = holding.locked_len // self.spec.page_len
+        holding.lock = self.index.insert(holding.lock, holding.locked_len, tokens, holding.pages)
+        end = holding.locked_len + len(tokens)
+        holding.locked_len = end // self.spec.page_len * self.spec.page_len
+        for group in range(len(self.pools)):
+            holding.changed_from[group] = min(holding.changed_from[group], first)
+
+    def release_window(self, holding: Holding, computed_len: int) -> None:
+        """Give back the pages that no query at or behind `computed_len` can see."""
+        for group, window in self._windows:
+            first = first_needed(computed_len, window) // self.spec.page_len
+            pages = holding.pages[group]
+            for idx in range(holding.released[group], min(first, len(pages))):
+                self.pools[group].give_back(pages[idx])
+                pages[idx] = NO_PAGE
+                holding.changed_from[group] = min(holding.changed_from[group], idx)
+            holding.released[group] = max(holding.released[group], min(first, len(pages)))
+
+    def close(self, holding: Holding, tokens: TokenArray | None) -> None:
+        """End a holding: enter its computed tokens, then give every page back.
+
+        Args:
+            holding: Not used afterwards.
+            tokens: Computed tokens from `holding.locked_len` on, or `None` to enter nothing.
+        """
+        if tokens is not None:
+            self.settle(holding, tokens)
+        self.index.unlock(holding.lock)
+        self.confirm_copies(holding)
+        # Full groups lose their ends first, windows what is furthest from the end: see the eviction order in `radix`.
+        for group, pool, pages in zip(self.spec.groups, self.pools, holding.pages, strict=True):
+            pool.give_back_all(reversed(pages) if group.window is None else pages)
+            pages.clear()

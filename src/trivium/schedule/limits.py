@@ -1,0 +1,51 @@
+"""What can never fit is refused at arrival, with the numbers; and where a request must end.
+
+A request of `prompt_len` tokens needs KV for its prompt before it can draw. Its last token's KV is never needed, so
+a pool that holds C tokens lets a request grow to C + 1. A request that would go further is accepted: it runs until
+the pool holds no more of it and ends with `length`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trivium.base.errors import PromptTooLongError, RequestTooLargeError
+from trivium.cache.spec import KVSpec
+from trivium.cache.window import capacity_len
+from trivium.schedule.request import Request
+
+
+class Limits:
+    """Hard ends that follow from the model and from the KV pools."""
+
+    def __init__(self, spec: KVSpec, num_pages: Sequence[int], max_model_len: int) -> None:
+        self.max_model_len = max_model_len
+        self.pool_len = capacity_len(spec, num_pages)
+        """Tokens that one request alone can hold; `None` when windows make it endless."""
+
+    def end_len(self, request: Request) -> int:
+        """Return the number of tokens with which the request ends at the latest."""
+        end = min(request.limit_len, self.max_model_len)
+        return end if self.pool_len is None else max(request.prompt_len, min(end, self.pool_len + 1))
+
+    def refuse_misfit(self, request: Request) -> None:
+        """Refuse a request that can never run.
+
+        Raises:
+            PromptTooLongError: The prompt, and one token if any is wanted, exceed `max_model_len`.
+            RequestTooLargeError: The prompt alone exceeds the KV pool.
+        """
+        prompt, wanted = request.prompt_len, request.params.max_tokens
+        if prompt + (wanted != 0) > self.max_model_len or request.limit_len > self.max_model_len:
+            more = "1 or more" if wanted is None else str(wanted)
+            raise PromptTooLongError(
+                f"the prompt has {prompt} tokens and {more} may be generated; together they must not exceed this "
+                f"model's {self.max_model_len} tokens. Shorten the prompt, or ask for fewer tokens",
+                param="prompt",
+            )
+        if self.pool_len is not None and prompt > self.pool_len:
+            raise RequestTooLargeError(
+                f"the prompt has {prompt} tokens and the KV memory holds {self.pool_len}. Shorten the prompt, or "
+                "start the server with more KV memory (kv_cache_memory)",
+                param="prompt",
+            )

@@ -1,0 +1,124 @@
+"""The requests that run: their holdings and seats, who must make room for whom, and the entries of the next step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trivium.cache.kv_cache import Holding, KVCache
+from trivium.schedule.decision import Entry
+from trivium.schedule.request import Request, RequestState
+from trivium.schedule.rows import limit_by_rows, want_rows
+from trivium.schedule.tables import SeatedTables
+
+if TYPE_CHECKING:
+    from trivium.schedule.step import Int32Array
+
+
+class StepDraft:
+    """A step in the making: what is left of its budgets, and whose part is decided."""
+
+    def __init__(self, num_tokens: int, num_rows: int) -> None:
+        self.tokens_left = num_tokens
+        self.rows_left = num_rows
+        self.entries: dict[Request, Entry] = {}
+        self.has_preempted = False
+
+
+class RunningSet:
+    """Running requests in the order in which they started."""
+
+    def __init__(self, cache: KVCache, num_seats: int) -> None:
+        self._cache = cache
+        self.tables = SeatedTables(len(cache.pools), num_seats)
+        self.requests: list[Request] = []
+        self.preempted: list[Request] = []
+        """Requests that had to make room since the scheduler last looked."""
+
+    def start(self, request: Request, holding: Holding) -> None:
+        """Make a waiting request run with what `holding` found in the cache."""
+        request.state = RequestState.RUNNING
+        request.holding = holding
+        request.pages = holding.pages
+        request.computed_len = holding.cached_len
+        request.seat = self.tables.sit()
+        self.requests.append(request)
+
+    def stop(self, request: Request, *, keep: bool) -> None:
+        """Make a request not run any more; the caller sets its state.
+
+        Args:
+            request: Running.
+            keep: Whether its computed KV enters the prefix index. Never for a request whose page copies were not
+                executed.
+        """
+        holding = request.holding
+        if holding is not None:
+            self._cache.close(holding, computed_tokens(request) if keep and not holding.sources else None)
+        self.tables.stand(request.seat)
+        self.requests.remove(request)
+        request.holding = None
+        request.pages = ()
+        request.seat = -1
+        request.computed_len = 0
+
+    def grant(self, draft: StepDraft, request: Request, num_tokens: int) -> None:
+        """Give a running request up to `num_tokens` tokens of the step, in all, as far as rows and pages go.
+
+        Effects:
+            Later-started requests without a part in the step may be preempted.
+        """
+        entry = draft.entries.get(request)
+        start = request.computed_len
+        had_tokens, had_rows = (entry.num_tokens, entry.num_rows) if entry else (0, 0)
+        count = min(num_tokens, request.target_len - start, draft.tokens_left + had_tokens)
+        can_draw = request.target_len < request.end_len
+        count = limit_by_rows(request, start, count, draft.rows_left + had_rows, can_draw=can_draw)
+        if count > had_tokens:
+            count = self._fit(draft, request, start, count)
+        if count <= had_tokens:
+            return
+        if entry is None:
+            entry = draft.entries[request] = Entry(request, start, count)
+        entry.num_tokens = count
+        want_rows(entry, can_draw=can_draw)
+        draft.tokens_left -= count - had_tokens
+        draft.rows_left -= entry.num_rows - had_rows
+
+    def _fit(self, draft: StepDraft, request: Request, start: int, count: int) -> int:
+        """Grow the request's holding by up to `count` tokens; return by how many."""
+        holding, page_len = request.holding, self._cache.spec.page_len
+        if holding is None:
+            return 0
+        if start + count > len(holding.pages[0]) * page_len:
+            while (longest := self._cache.longest(holding)) <= start:
+                victim = self._victim(draft, request)
+                if victim is None:
+                    return 0
+                self._preempt(draft, victim)
+            count = min(count, longest - start)
+            self._cache.grow(holding, start + count)
+        return count
+
+    def _victim(self, draft: StepDraft, request: Request) -> Request | None:
+        """Choose who makes room: the last started that has no part in the step yet, if later than `request`."""
+        for other in reversed(self.requests):
+            if other is request:
+                return None
+            if other not in draft.entries:
+                return other
+        return None
+
+    def _preempt(self, draft: StepDraft, victim: Request) -> None:
+        self.stop(victim, keep=True)
+        victim.state = RequestState.WAITING
+        victim.num_preemptions += 1
+        draft.has_preempted = True
+        self.preempted.append(victim)
+
+
+def computed_tokens(request: Request) -> Int32Array:
+    """Return the computed tokens that the prefix index may not have yet."""
+    start = request.holding.locked_len if request.holding else 0
+    return np.array(request.tokens[start : request.computed_len], np.int32)

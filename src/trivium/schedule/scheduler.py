@@ -1,0 +1,298 @@
+"""The scheduler: who runs how many tokens in the next step, and what becomes of it.
+
+`next` and `commit` alternate. Knows lengths, pages and budgets; neither texts nor logits nor executors.
+
+Order of a step: every decoding request gets its token; then prefills share what is left of the token budget. The
+oldest request that still has a prompt to compute, running or waiting, gets half of it, so that nothing starves; the
+other half goes to the shortest ones first, so that a long prompt does not hold up short ones; what remains goes to
+the oldest. A waiting request starts in the step in which it gets its first tokens, if its pages fit; one that does
+not fit is passed by, but the oldest waiting one at most `MAX_OVERTAKEN` times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+
+from trivium.base.clock import Clock
+from trivium.base.errors import CapacityError, TriviumError, ensure
+from trivium.base.ids import FinishReason
+from trivium.base.intmath import ceil_div
+from trivium.cache.accounting import check
+from trivium.cache.kv_cache import KVCache
+from trivium.cache.spec import KVSpec
+from trivium.config.options import ScheduleOptions
+from trivium.schedule.admit import Admission
+from trivium.schedule.build import build_step
+from trivium.schedule.decision import Entry, Outcome, ScheduledStep, SchedulerStats
+from trivium.schedule.limits import Limits
+from trivium.schedule.rate import DepartureRate
+from trivium.schedule.request import Request, RequestState
+from trivium.schedule.running import RunningSet, StepDraft, computed_tokens
+from trivium.schedule.statistics import Counters, summarize
+from trivium.schedule.waiting import WaitingQueue
+
+MAX_OVERTAKEN = 64
+"""Later arrivals that may start before the oldest waiting request."""
+
+
+class Scheduler:
+    """Continuous batching over one model's KV memory.
+
+    Invariants (see `check`):
+        - Every page is free, in the prefix index, or in page tables of running requests, with the right counts.
+        - A request is in the waiting queue, or running, or finished.
+    """
+
+    def __init__(
+        self,
+        options: ScheduleOptions,
+        spec: KVSpec,
+        num_pages: Sequence[int],
+        max_model_len: int,
+        *,
+        prefix_cache: bool,
+        clock: Clock,
+        max_logit_rows: int | None = None,
+    ) -> None:
+        """Make an idle scheduler.
+
+        Args:
+            options: Budgets and queue length.
+            spec: KV groups of the model.
+            num_pages: Pages of each group's pool.
+            max_model_len: Longest request in tokens.
+            prefix_cache: Whether prefixes are shared.
+            clock: Time, for the measured rate only.
+            max_logit_rows: Wanted rows per step, at least 1; `None` means `max_num_seqs`.
+        """
+        self._options = options
+        self._cache = KVCache(spec, num_pages, prefix_cache=prefix_cache)
+        self._limits = Limits(spec, num_pages, max_model_len)
+        self._admission = Admission(self._cache, options.max_num_batched_tokens, prefix_cache=prefix_cache)
+        self._followers_wait = prefix_cache
+        self._max_rows = options.max_num_seqs if max_logit_rows is None else max_logit_rows
+        self._waiting = WaitingQueue()
+        self._running = RunningSet(self._cache, options.max_num_seqs)
+        self._rate = DepartureRate(clock)
+        self._counters = Counters()
+        self._arrivals = count()
+        self._in_flight: ScheduledStep | None = None
+
+    # -- arrivals and departures ------------------------------------------------------------------------------
+
+    def add(self, *requests: Request) -> None:
+        """Queue requests, all or none (the choices of one user request arrive together).
+
+        Raises:
+            PromptTooLongError: Prompt and wanted tokens exceed `max_model_len`.
+            RequestTooLargeError: The prompt can never fit the KV memory.
+            CapacityError: The queue is full; says when to try again.
+        """
+        try:
+            self._refuse(requests)
+        except TriviumError:
+            self._counters.num_refused += len(requests)
+            raise
+        for request in requests:
+            request.sequence = next(self._arrivals)
+            request.end_len = self._limits.end_len(request)
+            request.state = RequestState.WAITING
+            self._waiting.add(request)
+
+    def _refuse(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self._limits.refuse_misfit(request)
+        if len(self._waiting) + len(requests) > self._options.max_queue + self._running.tables.num_free:
+            raise CapacityError(
+                f"{len(self._waiting)} answers wait already, of at most {self._options.max_queue}; try again later",
+                retry_after_s=self._rate.retry_after_s(len(self._waiting)),
+            )
+
+    def abort(self, request: Request, reason: FinishReason = FinishReason.ABORT) -> None:
+        """End a request now, wherever it is; its part of a step in flight is dropped at `commit`."""
+        if request.state is RequestState.FINISHED:
+            return
+        self._counters.num_aborted += 1
+        if request.state is RequestState.WAITING:
+            self._waiting.remove(request)
+            self._finish(request, reason)
+        else:
+            self._leave(request, reason)
+
+    def _leave(self, request: Request, reason: FinishReason) -> None:
+        self._running.stop(request, keep=True)
+        self._finish(request, reason)
+
+    def _finish(self, request: Request, reason: FinishReason) -> None:
+        request.state = RequestState.FINISHED
+        request.finish_reason = reason
+        self._rate.note()
+
+    # -- choosing ---------------------------------------------------------------------------------------------
+
+    def next(self) -> ScheduledStep | None:
+        """Choose the next step; `None` when nothing can run.
+
+        Effects:
+            The step must be given to `commit`, or to `discard` when it was not executed, before the next call.
+        """
+        ensure(self._in_flight is None, "the last step was neither committed nor discarded")
+        draft = StepDraft(self._options.max_num_batched_tokens, self._max_rows)
+        self._decode(draft)
+        self._prefill(draft)
+        for request in self._running.preempted:
+            self._waiting.add(request)
+            self._counters.num_preemptions += 1
+        self._running.preempted.clear()
+        if not draft.entries:
+            return None
+        entries = list(draft.entries.values())
+        copies = [
+            copy
+            for entry in entries
+            if entry.is_fresh and entry.request.holding is not None
+            for copy in self._cache.copies(entry.request.holding)
+        ]
+        self._in_flight = ScheduledStep(build_step(entries, self._running.tables, copies), entries)
+        return self._in_flight
+
+    def _decode(self, draft: StepDraft) -> None:
+        """Give every request with one token to compute that token, in the order in which they started."""
+        for request in tuple(self._running.requests):
+            if draft.tokens_left == 0:
+                return
+            if request.state is RequestState.RUNNING and request.target_len - request.computed_len == 1:
+                self._running.grant(draft, request, 1)
+
+    def _prefill(self, draft: StepDraft) -> None:
+        """Share the rest of the budget: half to the oldest, half to the shortest first, what is left to the oldest."""
+        candidates = [
+            request for request in self._running.requests if request.target_len - request.computed_len > 1
+        ] + self._startable(draft)
+        if not candidates or draft.tokens_left == 0:
+            return
+        self._admission.begin_step()
+        oldest = min(candidates, key=lambda request: request.sequence)
+        candidates.remove(oldest)
+        self._offer(draft, oldest, ceil_div(draft.tokens_left, 2) if candidates else draft.tokens_left)
+        candidates.sort(key=lambda request: (request.target_len - request.computed_len, request.sequence))
+        for request in candidates:
+            if draft.tokens_left == 0:
+                break
+            self._offer(draft, request, draft.tokens_left)
+        if oldest.state is RequestState.RUNNING and draft.tokens_left:
+            self._running.grant(draft, oldest, oldest.target_len)
+
+    def _startable(self, draft: StepDraft) -> list[Request]:
+        """Return the waiting requests that may start if they fit."""
+        if not self._waiting or draft.has_preempted or not self._running.tables.num_free:
+            return []
+        ready = self._waiting.ready(followers_wait=self._followers_wait)
+        return ready[:1] if ready and ready[0].overtaken >= MAX_OVERTAKEN else ready
+
+    def _offer(self, draft: StepDraft, request: Request, num_tokens: int) -> None:
+        """Give a request up to `num_tokens` tokens, starting it first when it waits and fits."""
+        if request.state is RequestState.RUNNING:
+            self._running.grant(draft, request, num_tokens)
+            return
+        if draft.has_preempted or draft.rows_left == 0 or not self._running.tables.num_free:
+            return
+        holding = self._admission.try_open(request, self._running.requests)
+        if holding is None:
+            return
+        self._running.start(request, holding)
+        self._running.grant(draft, request, num_tokens)
+        if request not in draft.entries:
+            self._running.stop(request, keep=False)
+            request.state = RequestState.WAITING
+            return
+        draft.entries[request].is_fresh = True
+        self._note_start(request, holding.cached_len)
+
+    def _note_start(self, request: Request, cached_len: int) -> None:
+        self._waiting.remove(request)
+        request.overtaken = 0
+        if request.num_preemptions == 0:
+            request.cached_len = cached_len
+        oldest = self._waiting.oldest_ready(followers_wait=self._followers_wait)
+        if oldest is not None and oldest.sequence < request.sequence:
+            oldest.overtaken += 1
+
+    # -- recording --------------------------------------------------------------------------------------------
+
+    def commit(self, scheduled: ScheduledStep, outcomes: Sequence[Outcome]) -> list[Request]:
+        """Record that a step was executed.
+
+        Args:
+            scheduled: What `next` returned last.
+            outcomes: One per entry; those of requests that were aborted meanwhile are ignored.
+
+        Returns:
+            The requests that ended with this step, with `finish_reason` set: what the outcome says, else `LENGTH`
+            for those that reached their `end_len`.
+        """
+        ensure(scheduled is self._in_flight, "the committed step is not the one in flight")
+        self._in_flight = None
+        finished = []
+        for entry, outcome in zip(scheduled.entries, outcomes, strict=True):
+            if entry.request.state is RequestState.RUNNING and self._record(entry, outcome):
+                finished.append(entry.request)
+        return finished
+
+    def _record(self, entry: Entry, outcome: Outcome) -> bool:
+        """Take over one outcome; return whether the request ended."""
+        request, holding = entry.request, entry.request.holding
+        ensure(not entry.draws or outcome.tokens or outcome.finish, f"{request.request_id} drew nothing")
+        if holding is None:
+            return False
+        if entry.is_fresh:
+            self._cache.confirm_copies(holding)
+            if request.num_preemptions == 0:
+                self._counters.queried_tokens += request.prompt_len
+                self._counters.hit_tokens += request.cached_len
+        request.computed_len = entry.start + entry.num_tokens
+        request.num_scored += entry.num_scored
+        request.tokens.extend(outcome.tokens)
+        is_at_end = request.target_len >= request.end_len and (
+            entry.draws or request.computed_len == request.target_len
+        )
+        finish = outcome.finish or (FinishReason.LENGTH if is_at_end else None)
+        if finish is not None:
+            self._counters.num_finished += 1
+            self._leave(request, finish)
+            return True
+        if entry.num_tokens > 1 or request.computed_len <= request.prompt_len:
+            self._cache.settle(holding, computed_tokens(request))
+        self._cache.release_window(holding, request.computed_len)
+        return False
+
+    def discard(self, scheduled: ScheduledStep) -> None:
+        """Record that a step was not executed: it leaves nothing behind."""
+        ensure(scheduled is self._in_flight, "the discarded step is not the one in flight")
+        self._in_flight = None
+        for entry in scheduled.entries:
+            if entry.is_fresh and entry.request.state is RequestState.RUNNING:
+                self._running.stop(entry.request, keep=False)
+                entry.request.state = RequestState.WAITING
+                self._waiting.add(entry.request)
+
+    # -- looking ----------------------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request waits or runs."""
+        return bool(self._waiting) or bool(self._running.requests)
+
+    def flush(self) -> None:
+        """Drop all cached KV that no running request uses."""
+        self._cache.index.flush()
+
+    def check(self) -> list[str]:
+        """Re-derive by brute force who owns every page; return the differences, none when all is well."""
+        holdings = [request.holding for request in self._running.requests if request.holding is not None]
+        return check(self._cache, holdings) + self._running.tables.problems(self._running.requests)
+
+    def stats(self) -> SchedulerStats:
+        """Return counters since the start and the state now."""
+        return summarize(self._counters, self._cache, self._running.requests, len(self._waiting))

@@ -1,0 +1,61 @@
+"""Counters of the scheduler, and their summary with the state of the page pools."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trivium.cache.kv_cache import KVCache
+from trivium.schedule.decision import SchedulerStats
+from trivium.schedule.request import Request
+
+
+@dataclass(slots=True)
+class Counters:
+    """What is counted since the start."""
+
+    queried_tokens: int = 0
+    hit_tokens: int = 0
+    num_preemptions: int = 0
+    num_finished: int = 0
+    num_aborted: int = 0
+    num_refused: int = 0
+
+
+def summarize(counters: Counters, cache: KVCache, running: Sequence[Request], num_waiting: int) -> SchedulerStats:
+    """Put counters and pools together.
+
+    Cost: O(running requests).
+    """
+    total = sum(pool.num_pages for pool in cache.pools)
+    free = sum(pool.num_free for pool in cache.pools)
+    evictable = sum(pool.num_evictable for pool in cache.pools)
+    return SchedulerStats(
+        num_waiting=num_waiting,
+        num_running=len(running),
+        pages_total=total,
+        pages_used=total - free - evictable,
+        pages_cached=sum(pool.num_cached for pool in cache.pools),
+        pages_evictable=evictable,
+        pages_free=free,
+        queried_tokens=counters.queried_tokens,
+        hit_tokens=counters.hit_tokens,
+        num_preemptions=counters.num_preemptions,
+        num_finished=counters.num_finished,
+        num_aborted=counters.num_aborted,
+        num_refused=counters.num_refused,
+        waste=_waste(cache, running),
+    )
+
+
+def _waste(cache: KVCache, running: Sequence[Request]) -> float:
+    """Return the share of the bytes in page tables that hold no token."""
+    page_len = cache.spec.page_len
+    slots = unused = 0
+    for request in running:
+        released = request.holding.released if request.holding else [0] * len(request.pages)
+        for group, pages, out in zip(cache.spec.groups, request.pages, released, strict=True):
+            held = len(pages) - out
+            slots += held * page_len * group.bytes_per_token
+            unused += (len(pages) * page_len - request.computed_len) * group.bytes_per_token
+    return unused / slots if slots else 0.0

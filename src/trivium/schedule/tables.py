@@ -1,0 +1,77 @@
+"""Page tables of all running requests as two-dimensional arrays, so that a step takes its rows in one copy.
+
+A running request has a seat, its row in every group's table. Rows follow the page lists of the holdings, which stay
+the truth; only what changed since the last step is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trivium.cache.kv_cache import Holding
+from trivium.cache.pages import NO_PAGE
+
+if TYPE_CHECKING:
+    from trivium.schedule.request import Request
+    from trivium.schedule.step import Int32Array
+
+_FIRST_WIDTH = 16
+
+
+class SeatedTables:
+    """One [seats, pages] array per KV group, and the free seats."""
+
+    def __init__(self, num_groups: int, num_seats: int) -> None:
+        self._free = list(range(num_seats - 1, -1, -1))
+        self._tables = [np.full((num_seats, _FIRST_WIDTH), NO_PAGE, np.int32) for _ in range(num_groups)]
+
+    def sit(self) -> int:
+        """Hand out a free seat; its rows are empty."""
+        seat = self._free.pop()
+        for table in self._tables:
+            table[seat] = NO_PAGE
+        return seat
+
+    @property
+    def num_free(self) -> int:
+        """Seats that nobody has."""
+        return len(self._free)
+
+    def stand(self, seat: int) -> None:
+        """Take a seat back."""
+        self._free.append(seat)
+
+    def refresh(self, seat: int, holding: Holding) -> None:
+        """Write what changed in the page lists of `holding` since the last call."""
+        for group, pages in enumerate(holding.pages):
+            first = holding.changed_from[group]
+            if first < len(pages):
+                self._widen(group, len(pages))
+                self._tables[group][seat, first : len(pages)] = pages[first:]
+                holding.changed_from[group] = len(pages)
+
+    def rows(self, seats: Sequence[int], width: int) -> tuple[Int32Array, ...]:
+        """Return a copy of the first `width` columns of the rows of `seats`, per group."""
+        chosen = np.array(seats, np.intp)
+        return tuple(table[chosen, :width] for table in self._tables)
+
+    def problems(self, requests: Sequence[Request]) -> list[str]:
+        """Compare rows that claim to be up to date with the page lists."""
+        found = []
+        for request in requests:
+            holding = request.holding
+            for group, pages in enumerate(holding.pages if holding else ()):
+                first = holding.changed_from[group] if holding else 0
+                if self._tables[group][request.seat, :first].tolist() != pages[:first]:
+                    found.append(f"{request.request_id}: row {request.seat} of group {group} differs from its pages")
+        return found
+
+    def _widen(self, group: int, count: int) -> None:
+        table = self._tables[group]
+        if count > table.shape[1]:
+            wider = np.full((table.shape[0], max(count, 2 * table.shape[1])), NO_PAGE, np.int32)
+            wider[:, : table.shape[1]] = table
+            self._tables[group] = wider

@@ -1,0 +1,127 @@
+"""Builders and a loop for scheduler tests: requests, specs, and `Bench`, which steps scheduler and scripted executor."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from support.scripted_executor import ScriptedExecutor
+from trivium.base.clock import FakeClock
+from trivium.base.ids import RequestId, TokenId
+from trivium.cache.spec import KVGroup, KVSpec
+from trivium.config.options import ScheduleOptions
+from trivium.config.sampling import SamplingParams
+from trivium.schedule.decision import Outcome, ScheduledStep
+from trivium.schedule.request import Request
+from trivium.schedule.scheduler import Scheduler
+
+
+def full_spec(page_len: int = 4) -> KVSpec:
+    """One full-attention group."""
+    return KVSpec((KVGroup("full", (0,), 8),), page_len)
+
+
+def mixed_spec(page_len: int = 4, window: int = 6) -> KVSpec:
+    """One full group and one window group."""
+    return KVSpec((KVGroup("full", (0,), 8), KVGroup("window", (1,), 8, window)), page_len)
+
+
+def make_request(
+    name: str,
+    prompt: Sequence[int],
+    *,
+    max_tokens: int = 4,
+    namespace: Hashable = (),
+    leader: Request | None = None,
+    choice: int = 0,
+    prompt_logprobs: int | None = None,
+    prompt_logprob_start: int = 0,
+) -> Request:
+    """Make a request of `prompt` that may draw `max_tokens` tokens."""
+    params = SamplingParams(
+        max_tokens=max_tokens, prompt_logprobs=prompt_logprobs, prompt_logprob_start=prompt_logprob_start, seed=1
+    )
+    return Request(
+        request_id=RequestId(name),
+        choice=choice,
+        prompt_len=len(prompt),
+        params=params,
+        limit_len=len(prompt) + max_tokens,
+        namespace=namespace,
+        leader=leader,
+        tokens=[TokenId(token) for token in prompt],
+    )
+
+
+class Bench:
+    """A scheduler with a scripted executor; every step is checked for lost pages."""
+
+    def __init__(
+        self,
+        spec: KVSpec,
+        num_pages: int | Sequence[int],
+        *,
+        max_num_seqs: int = 8,
+        max_num_batched_tokens: int = 32,
+        max_queue: int = 1024,
+        max_model_len: int = 10_000,
+        prefix_cache: bool = True,
+        max_logit_rows: int | None = None,
+    ) -> None:
+        pages = [num_pages] * len(spec.groups) if isinstance(num_pages, int) else list(num_pages)
+        self.clock = FakeClock()
+        self.scheduler = Scheduler(
+            ScheduleOptions(
+                max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens, max_queue=max_queue
+            ),
+            spec,
+            pages,
+            max_model_len,
+            prefix_cache=prefix_cache,
+            clock=self.clock,
+            max_logit_rows=max_logit_rows,
+        )
+        self.executor = ScriptedExecutor(spec, pages)
+        self.num_steps = 0
+        self.scored: dict[str, list[int]] = {}
+        """Per request id, the positions of the rows that were scored, in order."""
+
+    def step(self) -> ScheduledStep | None:
+        """Run one step and commit it."""
+        scheduled = self.scheduler.next()
+        if scheduled is not None:
+            self.executor.forward(scheduled.step)
+            self.commit(scheduled)
+        return scheduled
+
+    def commit(self, scheduled: ScheduledStep) -> list[Request]:
+        """Commit an executed step with the drawn tokens."""
+        drawn = self.executor.drawn()
+        outcomes = []
+        for entry in scheduled.entries:
+            last = entry.first_row + entry.num_rows - 1
+            outcomes.append(Outcome((TokenId(drawn[last]),) if entry.draws else ()))
+            positions = range(entry.scored_start, entry.scored_start + entry.num_scored)
+            self.scored.setdefault(entry.request.request_id, []).extend(positions)
+        finished = self.scheduler.commit(scheduled, outcomes)
+        self.num_steps += 1
+        assert self.scheduler.check() == []
+        return finished
+
+    def run(self, max_steps: int = 10_000) -> None:
+        """Step until nothing waits or runs."""
+        for _ in range(max_steps):
+            if self.step() is None:
+                assert not self.scheduler.has_work, "work is left and nothing can run"
+                return
+        raise AssertionError(f"not done after {max_steps} steps")
+
+    def assert_idle_pages(self) -> None:
+        """Nothing runs, and every page is free or evictable."""
+        stats = self.scheduler.stats()
+        assert (stats.num_running, stats.num_waiting, stats.pages_used) == (0, 0, 0)
+        assert stats.pages_free + stats.pages_evictable == stats.pages_total
+
+
+def output_of(request: Request) -> list[int]:
+    """The tokens that a request drew."""
+    return list(request.tokens[request.prompt_len :])
