@@ -18,6 +18,8 @@ from trivium.server.service import Service
 from trivium.server.shapes import Condition, ModelCard, ModelList, Text, Tokens
 from trivium.server.tables import DETOKENIZE, TOKENIZE
 
+_SHOWN_INFO = ("arithmetic", "executor")
+"""What the engine says of itself that `/v1/models` shows."""
 Answer = Callable[[Request], Awaitable[Response]]
 
 
@@ -92,7 +94,8 @@ class PlainRoutes:
 
     def _card(self, name: str) -> ModelCard:
         served = self._service.served
-        details = dict(served.details)
+        info = self._service.engine.status().info
+        details = {**served.details, **{key: info[key] for key in _SHOWN_INFO if key in info}}
         return ModelCard(
             id=name,
             created=served.created,

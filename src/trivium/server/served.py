@@ -27,7 +27,7 @@ class ServedModel:
     sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
     """Sampling fields that the checkpoint's generation config sets."""
     fingerprint: str = ""
-    """Identifies weights and configuration; part of `system_fingerprint`."""
+    """Identifies the weights, until the engine reports its own; part of `system_fingerprint`."""
     details: Mapping[str, object] = field(default_factory=dict)
     """Shown in `/v1/models`: format, precision, licence and the like."""
     created: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from trivium import __version__
 from trivium.base.clock import Clock, SystemClock
 from trivium.config.options import ServerOptions
 from trivium.server.auth import Doorkeeper
@@ -42,6 +43,12 @@ class Service:
         """Longest prompt plus answer in tokens: the engine's word once it has spoken, else the configured one."""
         reported = self.engine.status().info.get("max_model_len")
         return reported if isinstance(reported, int) and reported > 0 else self.served.max_model_len
+
+    @property
+    def fingerprint(self) -> str:
+        """`system_fingerprint` of answers: changes with the version and with the weights."""
+        weights = self.engine.status().info.get("fingerprint", self.served.fingerprint)
+        return f"trivium-{__version__}-{str(weights)[:12]}"
 
     @property
     def vocab_size(self) -> int:

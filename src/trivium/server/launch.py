@@ -1,0 +1,84 @@
+"""`run`: from options to a served model."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+import time
+
+from trivium import __version__, assembly
+from trivium.base.errors import TriviumError
+from trivium.config.options import EngineOptions, ServerOptions
+from trivium.server.app import build_app
+from trivium.server.auth import Doorkeeper
+from trivium.server.lifetime import Loaded, bind_socket, report_failure, serve
+from trivium.server.served import ServedModel, sampling_defaults
+
+logger = logging.getLogger(__name__)
+
+
+def run(options: EngineOptions, server: ServerOptions) -> int:
+    """Serve a model over HTTP until told to stop.
+
+    Returns:
+        The exit code: 0 after an orderly end, 1 when the server cannot start (said on standard error), 128 + signal
+        when a second signal cut the end short.
+    """
+    try:
+        Doorkeeper(server)  # a bad key file is found before anything is taken or loaded
+        with bind_socket(server) as listener:
+            return asyncio.run(serve(lambda: _load(listener, options, server), listener, server))
+    except TriviumError as error:
+        return report_failure(error)
+
+
+def _load(listener: socket.socket, options: EngineOptions, server: ServerOptions) -> Loaded:
+    frontend = assembly.load_frontend(options, _report)
+    served = served_model(frontend, options, server)
+    logger.info("Trivium %s: %s (%s)", __version__, served.name, frontend.precision)
+    if not (server.api_key or server.api_key_file) and server.host not in {"127.0.0.1", "::1", "localhost"}:
+        logger.warning("listening on %s without API keys: anybody who reaches it may use it", server.host)
+    engine = assembly.engine_client(options, heartbeat_timeout_s=server.heartbeat_timeout_s, report=_report)
+    app = build_app(engine, frontend.tokenizer, frontend.chat_template, server, served)
+    url = base_url(server, listener.getsockname()[1])
+
+    def say_ready() -> None:
+        logger.info("KV cache: %s", engine.status().info.get("kv_cache", "unknown"))
+        logger.info("ready: %s at %s, context %d tokens", served.name, url, app.state.service.context_len)
+
+    return Loaded(app=app, engine=engine, on_ready=say_ready)
+
+
+def base_url(server: ServerOptions, port: int) -> str:
+    """Address that clients are given."""
+    scheme = "https" if server.ssl_certfile else "http"
+    host = f"[{server.host}]" if ":" in server.host else server.host
+    return f"{scheme}://{host}:{port}/v1"
+
+
+def served_model(frontend: assembly.Frontend, options: EngineOptions, server: ServerOptions) -> ServedModel:
+    """Say what the API serves: names, limits, the checkpoint's own defaults."""
+    names = server.served_model_name or (frontend.name,)
+    max_positions = frontend.config.max_positions
+    return ServedModel(
+        name=names[0],
+        aliases=tuple(names[1:]),
+        config=frontend.config,
+        max_model_len=options.model.max_model_len or max_positions,
+        sampling_defaults=sampling_defaults(frontend.generation_config),
+        details={
+            "architecture": frontend.config.architecture,
+            "weights": frontend.precision,
+            "licence": frontend.licence,
+        },
+        created=int(time.time()),
+    )
+
+
+def _report(stage: str, done: int, total: int) -> None:
+    """Say how loading goes, on a terminal only."""
+    if sys.stderr.isatty() and total:
+        sys.stderr.write(f"\r{stage} {100 * done // total:3d} %" + ("\n" if done >= total else ""))
+        sys.stderr.flush()

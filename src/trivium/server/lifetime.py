@@ -1,0 +1,324 @@
+"""The life of a server process: bind, load, serve, drain, end.
+
+::
+
+    bind + listen ─► serve HTTP ─► load the model, start its engine (503 until ready) ─► SIGTERM ─► drain ─► exit 0
+         │ taken: exit 1 at once       │ cannot be loaded: exit 1                            │ again: end at once
+
+The port is taken before anything is loaded, so that a second server on it fails within a second. While draining, new
+requests get 503 and running ones finish; after `drain_timeout_s` each of those left gets one error and the server ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol, TypeVar, cast
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from trivium.base.errors import ConfigError, TriviumError
+from trivium.config.options import ServerOptions
+from trivium.server.errors import NotReadyError, ShuttingDownError, error_body, error_headers, error_status
+from trivium.server.gate import send_json
+from trivium.server.open_jobs import OpenJobs
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+LAST_WORDS_S = 2.0
+"""Seconds that the last error events get to leave."""
+BACKLOG = 2048
+CONNECTION_KEEP_ALIVE_S = 65
+EXIT_FAILED = 1
+SIGNAL_EXIT_BASE = 128
+
+
+class PortTakenError(ConfigError):
+    """The address to listen on cannot be had."""
+
+    code = "port_taken"
+
+
+class EngineLife(Protocol):
+    """Beginning and end of an engine's client; `engine.client.EngineClient` fits."""
+
+    async def start(self) -> None:
+        """Start the engine process; returns before it is ready."""
+        ...
+
+    async def wait_ready(self) -> None:
+        """Wait until it takes requests.
+
+        Raises:
+            TriviumError: It could not be built.
+        """
+        ...
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Let open requests finish and the engine exit."""
+        ...
+
+    async def close(self) -> None:
+        """Kill the engine if it lives, and stop watching it."""
+        ...
+
+
+def bind_socket(options: ServerOptions) -> socket.socket:
+    """Take the port and listen; connections wait until the application is there.
+
+    Raises:
+        PortTakenError: Somebody has it, or it may not be had; the message names it.
+    """
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((options.host, options.port))
+        # Listening at once, not when loading is done: two servers that only bind would both get the port.
+        listener.listen(BACKLOG)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        is_taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        reason = "another program listens there; choose another --port" if is_taken else str(error)
+        raise PortTakenError(f"cannot listen on {options.host} port {options.port}: {reason}") from error
+    return listener
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A model that can be served."""
+
+    app: Starlette
+    """From `build_app`, over `engine`."""
+    engine: EngineLife
+    """Not started."""
+    on_ready: Callable[[], None] = lambda: None
+    """Called once, when the first request can be answered."""
+
+
+class Entrance:
+    """ASGI application that stands in for the real one until that is loaded."""
+
+    def __init__(self) -> None:
+        self.app: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on, or answer 503; `/live` is 200 from the start."""
+        if self.app is not None:
+            await self.app(scope, receive, send)
+        elif scope["type"] == "http" and scope["path"] == "/live":
+            await send_json(send, b'{"status":"ok","reason":null}')
+        elif scope["type"] == "http":
+            error = NotReadyError("the model is not ready: it is loading", retry_after_s=2.0)
+            await send_json(send, error_body(error), status=error_status(error), headers=error_headers(error))
+
+
+async def serve(load: Callable[[], Loaded], listener: socket.socket, options: ServerOptions) -> int:
+    """Serve until told to stop.
+
+    Args:
+        load: Finds the model and builds its application; runs in a thread of its own.
+        listener: From `bind_socket`.
+        options: Times and TLS files.
+
+    Returns:
+        The exit code: 0 after a drain, 1 when the model cannot be served, 128 + signal when told twice.
+    """
+    entrance, stops = Entrance(), _Stops()
+    code: int | None = EXIT_FAILED
+    server = _Listener(_uvicorn_config(entrance, options))
+    life = _ModelLife(load, entrance)
+    with stops.listening():
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        loading = asyncio.create_task(life.begin())
+        stopping = asyncio.create_task(stops.first.wait())
+        try:
+            code = await _until_end(serving, loading, stopping)
+            if code is None:
+                code = await _drain(life.jobs, stops, options.drain_timeout_s)
+        finally:
+            server.should_exit = True
+            server.force_exit = stops.second.is_set()
+            for task in (loading, stopping):
+                task.cancel()
+            await asyncio.gather(loading, stopping, return_exceptions=True)
+            await life.end(is_orderly=code == 0)
+            await asyncio.gather(serving, return_exceptions=True)
+    return code
+
+
+class _ModelLife:
+    """Loads a model, opens the entrance to it, and ends its engine."""
+
+    def __init__(self, load: Callable[[], Loaded], entrance: Entrance) -> None:
+        self._load = load
+        self._entrance = entrance
+        self._engine: EngineLife | None = None
+        self.jobs = OpenJobs()
+        """Jobs under way; none before there is a model."""
+
+    async def begin(self) -> None:
+        """Load, start the engine, and wait until it is ready.
+
+        Raises:
+            TriviumError: The model cannot be served.
+        """
+        loaded = await _in_thread(self._load)
+        self._engine = loaded.engine
+        self.jobs = loaded.app.state.service.jobs
+        await loaded.engine.start()
+        self._entrance.app = loaded.app
+        await loaded.engine.wait_ready()
+        loaded.on_ready()
+
+    async def end(self, *, is_orderly: bool) -> None:
+        """End the engine, if there is one: asked to when there is time, else killed."""
+        if self._engine is None:
+            return
+        if is_orderly:
+            await self._engine.drain(LAST_WORDS_S)
+        await self._engine.close()
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """Run blocking work in a daemon thread, which does not hold up the end of the process, unlike an executor's."""
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[T] = loop.create_future()
+
+    def report(value: T | None, error: BaseException | None) -> None:
+        if outcome.done():
+            return
+        if error is not None:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(cast("T", value))
+
+    def run() -> None:
+        value, error = None, None
+        try:
+            value = work()
+        except BaseException as caught:
+            error = caught
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(report, value, error)
+
+    threading.Thread(target=run, name="trivium-load", daemon=True).start()
+    return await outcome
+
+
+async def _until_end(
+    serving: asyncio.Task[None], loading: asyncio.Task[None], stopping: asyncio.Task[bool]
+) -> int | None:
+    """Wait for a reason to end; returns the exit code of a failure, or `None` when the server was told to stop.
+
+    Raises:
+        TriviumError: The model cannot be served.
+    """
+    tasks: set[asyncio.Task[None] | asyncio.Task[bool]] = {serving, loading, stopping}
+    while True:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if stopping.done():
+            return None
+        if serving.done():
+            logger.error("the HTTP side ended by itself: %s", serving.exception())
+            return EXIT_FAILED
+        if loading.done():
+            loading.result()
+            tasks.discard(loading)
+
+
+async def _drain(jobs: OpenJobs, stops: _Stops, timeout_s: float) -> int:
+    """Let running jobs finish, then end those left; a second signal cuts it short."""
+    jobs.stop_accepting()
+    logger.info("stopping: %d requests under way get up to %g s", len(jobs), timeout_s)
+    draining = asyncio.create_task(_finish_jobs(jobs, timeout_s))
+    again = asyncio.create_task(stops.second.wait())
+    try:
+        await asyncio.wait({draining, again}, return_when=asyncio.FIRST_COMPLETED)
+        if stops.second.is_set():
+            return SIGNAL_EXIT_BASE + stops.last_signal
+        draining.result()
+        return 0
+    finally:
+        draining.cancel()
+        again.cancel()
+
+
+async def _finish_jobs(jobs: OpenJobs, timeout_s: float) -> None:
+    if await jobs.wait_empty(timeout_s):
+        return
+    logger.warning("ending %d requests that did not finish in time", len(jobs))
+    jobs.fail_all(ShuttingDownError("the server is shutting down and the request's time is up", retry_after_s=5.0))
+    await jobs.wait_empty(LAST_WORDS_S)
+
+
+class _Stops:
+    """SIGTERM and SIGINT, the first and the second."""
+
+    def __init__(self) -> None:
+        self.first = asyncio.Event()
+        self.second = asyncio.Event()
+        self.last_signal = 0
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take the signals while serving, where the platform and thread allow it."""
+        loop = asyncio.get_running_loop()
+        taken: list[signal.Signals] = []
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+                loop.add_signal_handler(number, self.stop, number)
+                taken.append(number)
+        try:
+            yield
+        finally:
+            for number in taken:
+                loop.remove_signal_handler(number)
+
+    def stop(self, number: int) -> None:
+        """Take one signal."""
+        self.last_signal = number
+        (self.second if self.first.is_set() else self.first).set()
+
+
+class _Listener(uvicorn.Server):
+    """uvicorn without its own signal handling."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to `serve`."""
+        yield
+
+
+def _uvicorn_config(app: ASGIApp, options: ServerOptions) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=CONNECTION_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=int(LAST_WORDS_S),
+        ssl_certfile=options.ssl_certfile,
+        ssl_keyfile=options.ssl_keyfile,
+    )
+
+
+def report_failure(error: TriviumError) -> int:
+    """Say on standard error why the server cannot start; returns the exit code."""
+    sys.stderr.write(f"trivium: {error}\n")
+    return EXIT_FAILED

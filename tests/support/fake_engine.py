@@ -1,0 +1,334 @@
+"""A scripted engine, tokenizer and chat template, so that the whole HTTP surface is tested without a model.
+
+The engine answers with the tokens of a script, one delta per token, like the real one: an empty delta on arrival,
+prompt logprobs in the first news of choice 0, a finish reason in the last. It can hold its answers at a token until
+released, refuse, fail an answer, and die. Nothing sleeps: what waits, waits for an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trivium.base.errors import EngineDeadError, TemplateError, TriviumError
+from trivium.config.model import LayerConfig, ModelConfig, RopeConfig
+from trivium.config.sampling import SamplingParams
+from trivium.engine.messages import Delta
+from trivium.sampling.batch import TokenLogprobs
+from trivium.server.served import ServedModel
+
+BOS_ID, EOS_ID, IM_START_ID, IM_END_ID = 256, 257, 258, 259
+_SPECIAL = {BOS_ID: "<s>", EOS_ID: "</s>", IM_START_ID: "<|im_start|>", IM_END_ID: "<|im_end|>"}
+TOKENIZER_VOCAB = 260
+MODEL_VOCAB = 300
+"""Larger than the tokenizer's, as padded vocabularies of real models are."""
+
+Script = Callable[[Sequence[int], int, SamplingParams], Sequence[int]]
+"""(prompt ids, choice, params) to the tokens of the answer, end token included if there is one."""
+
+
+class ByteTokenizer:
+    """One token per byte of UTF-8, and four special ones."""
+
+    vocab_size = TOKENIZER_VOCAB
+
+    def __init__(self, *, adds_bos: bool = False) -> None:
+        self._adds_bos = adds_bos
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        ids: list[int] = [BOS_ID] if self._adds_bos and add_special_tokens else []
+        while text:
+            special = next((id_ for id_, name in _SPECIAL.items() if text.startswith(name)), None)
+            if special is None:
+                ids.extend(text[0].encode())
+                text = text[1:]
+            else:
+                ids.append(special)
+                text = text.removeprefix(_SPECIAL[special])
+        return ids
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        kept = [id_ for id_ in ids if not (skip_special_tokens and self.is_special(id_))]
+        return b"".join(self.token_bytes(id_) for id_ in kept).decode("utf-8", "replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id]) if token_id < BOS_ID else _SPECIAL[token_id].encode()
+
+    def is_special(self, token_id: int) -> bool:
+        return token_id in _SPECIAL
+
+
+class JoiningTemplate:
+    """Joins role and content with `+`, as real templates do: a content that is no text raises inside."""
+
+    def __init__(self, *, refuses: str | None = None) -> None:
+        self.refuses = refuses
+        self.seen: list[Mapping[str, Any]] = []
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str:
+        if self.refuses is not None:
+            raise TemplateError(self.refuses)
+        self.seen = list(messages)
+        text = "".join("<|im_start|>" + m["role"] + "\n" + m["content"] + "<|im_end|>\n" for m in messages)
+        return text + str(variables.get("suffix", "")) + ("<|im_start|>assistant\n" if add_generation_prompt else "")
+
+
+def say(text: str) -> Script:
+    """Make a script that says `text` and ends with the end token."""
+    return lambda prompt_ids, choice, params: [*text.encode(), EOS_ID]
+
+
+def alphabet(prompt_ids: Sequence[int], choice: int, params: SamplingParams) -> Sequence[int]:
+    """Say the alphabet for ever, beginning at the choice's letter."""
+    return [ord("a") + (choice + idx) % 26 for idx in range(4096)]
+
+
+@dataclass(slots=True)
+class FakeStatus:
+    """What the engine says of itself; tests set it."""
+
+    is_ready: bool = True
+    heartbeat_age_s: float = 0.0
+    info: dict[str, object] = field(default_factory=dict)
+    stats: dict[str, object] = field(default_factory=dict)
+    error: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Submitted:
+    """A request as the engine got it."""
+
+    request_id: str
+    prompt_ids: list[int]
+    params: SamplingParams
+    cache_salt: str
+    priority: int
+    deadline_s: float | None
+
+
+class FakeEngine:
+    """Fits `server.ports.EnginePort`; see the module docstring.
+
+    Invariants:
+        `open_ids` holds exactly the requests whose stream is neither finished nor closed.
+    """
+
+    def __init__(self, script: Script = alphabet, *, cached_len: int = 0) -> None:
+        self.script = script
+        self.cached_len = cached_len
+        self.condition = FakeStatus()
+        self.submitted: list[Submitted] = []
+        self.aborted: list[str] = []
+        self.open_ids: set[str] = set()
+        self.calls: list[str] = []
+        self.refusal: TriviumError | None = None
+        self.refuses_prompt: int | None = None
+        """Index of the submission that `refusal` applies to; `None` for all."""
+        self.fail_after: int | None = None
+        """Tokens after which every answer fails with an error delta."""
+        self.hold_after: int | None = None
+        """Tokens after which every answer waits for `release`."""
+        self.release = asyncio.Event()
+        self.held = asyncio.Event()
+        """Set when the first answer waits."""
+        self.idle = asyncio.Event()
+        """Set whenever no request is open."""
+        self._dead = asyncio.Event()
+
+    def status(self) -> FakeStatus:
+        return self.condition
+
+    def die(self) -> None:
+        """End every open request with `EngineDeadError`, now."""
+        self.condition.is_ready = False
+        self._dead.set()
+
+    async def abort(self, request_id: str) -> None:
+        if request_id in self.open_ids:
+            self.aborted.append(request_id)
+
+    async def call(self, name: str) -> dict[str, Any]:
+        self.calls.append(name)
+        return {"flushed": True}
+
+    async def submit(
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        request_id: str,
+        cache_salt: str = "",
+        priority: int = 0,
+        deadline_s: float | None = None,
+    ) -> AsyncGenerator[Delta, None]:
+        number = len(self.submitted)
+        self.submitted.append(
+            Submitted(
+                request_id=request_id,
+                prompt_ids=list(prompt_ids),
+                params=params,
+                cache_salt=cache_salt,
+                priority=priority,
+                deadline_s=deadline_s,
+            )
+        )
+        if self.refusal is not None and self.refuses_prompt in {None, number}:
+            raise self.refusal
+        self.open_ids.add(request_id)
+        self.idle.clear()
+        is_complete = False
+        try:
+            yield Delta(request_id=request_id, choice=0, first_token=0, token_ids=[], text="")
+            async for delta in self._answers(request_id, prompt_ids, params):
+                yield delta
+            is_complete = True
+        finally:
+            if not is_complete:
+                self.aborted.append(request_id)
+            self.open_ids.discard(request_id)
+            if not self.open_ids:
+                self.idle.set()
+
+    async def _answers(
+        self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams
+    ) -> AsyncGenerator[Delta, None]:
+        answers = [_Answer(self, request_id, prompt_ids, params, choice) for choice in range(params.num_draws)]
+        num_steps = 0
+        while any(not answer.is_finished for answer in answers):
+            await self._pause(num_steps)
+            for answer in answers:
+                if not answer.is_finished:
+                    yield answer.next()
+            num_steps += 1
+
+    async def _pause(self, num_steps: int) -> None:
+        await asyncio.sleep(0)
+        if self._dead.is_set():
+            raise EngineDeadError("the engine process died; please send the request again")
+        if self.hold_after is not None and num_steps >= self.hold_after and not self.release.is_set():
+            self.held.set()
+            ends = [asyncio.create_task(self.release.wait()), asyncio.create_task(self._dead.wait())]
+            try:
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for end in ends:
+                    end.cancel()
+            if self._dead.is_set():
+                raise EngineDeadError("the engine process died; please send the request again")
+
+
+class _Answer:
+    """One choice on its way."""
+
+    def __init__(
+        self, engine: FakeEngine, request_id: str, prompt_ids: Sequence[int], params: SamplingParams, choice: int
+    ) -> None:
+        self._engine = engine
+        self._request_id = request_id
+        self._prompt_ids = prompt_ids
+        self._params = params
+        self._choice = choice
+        self._tokens = list(engine.script(prompt_ids, choice, params))
+        self._num_said = 0
+        self._tokenizer = ByteTokenizer()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.is_finished = False
+
+    def next(self) -> Delta:
+        if self._engine.fail_after is not None and self._num_said >= self._engine.fail_after:
+            self.is_finished = True
+            return self._delta([], "", finish="error", error="the step failed", error_code="internal_error")
+        if self._params.max_tokens == 0:
+            self.is_finished = True
+            return self._delta([], "", finish="length")
+        token = self._tokens[self._num_said]
+        is_end = token == EOS_ID and not self._params.ignore_eos
+        finish = "stop" if is_end else None
+        is_last = self._num_said + 1 in {len(self._tokens), self._params.max_tokens}
+        if finish is None and is_last:
+            finish = "length"
+        is_silent = token >= BOS_ID and self._params.skip_special_tokens
+        spelled = b"" if is_end or is_silent or token >= TOKENIZER_VOCAB else self._tokenizer.token_bytes(token)
+        text = self._decoder.decode(spelled, finish is not None)
+        news = self._delta([token], text, finish=finish)
+        self._num_said += 1
+        self.is_finished = finish is not None
+        return news
+
+    def _delta(
+        self,
+        token_ids: list[int],
+        text: str,
+        *,
+        finish: str | None,
+        error: str | None = None,
+        error_code: str | None = None,
+    ) -> Delta:
+        params = self._params
+        is_first = self._num_said == 0 and self._choice == 0
+        return Delta(
+            request_id=self._request_id,
+            choice=self._choice,
+            first_token=self._num_said,
+            token_ids=token_ids,
+            text=text,
+            logprobs=None if params.logprobs is None else [score(id_, params.logprobs) for id_ in token_ids],
+            prompt_logprobs=self._prompt_logprobs() if is_first and params.prompt_logprobs is not None else None,
+            cached_len=min(self._engine.cached_len, len(self._prompt_ids) - 1),
+            finish_reason=finish,
+            cumulative_logprob=-float(self._choice == 0) - 0.5 * (self._num_said + 1),
+            error=error,
+            error_code=error_code,
+        )
+
+    def _prompt_logprobs(self) -> list[TokenLogprobs | None]:
+        count = self._params.prompt_logprobs or 0
+        start = self._params.prompt_logprob_start
+        return [None if idx == 0 else score(id_, count) for idx, id_ in enumerate(self._prompt_ids)][start:]
+
+
+def score(token_id: int, num_top: int) -> TokenLogprobs:
+    """Score a token by a fixed rule, so that tests can predict what they will read."""
+    top_ids = tuple((token_id + idx) % 256 for idx in range(num_top))
+    return TokenLogprobs(token_id, -0.25, 1, top_ids, tuple(-0.25 - idx for idx in range(num_top)))
+
+
+def tiny_config(*, max_positions: int = 512) -> ModelConfig:
+    """Make the configuration of a model that does not exist."""
+    rope = RopeConfig(rotary_dim=4, original_max_positions=max_positions)
+    return ModelConfig(
+        architecture="LlamaForCausalLM",
+        num_layers=1,
+        model_width=8,
+        ffn_width=16,
+        num_heads=2,
+        num_kv_heads=1,
+        head_width=4,
+        vocab_size=MODEL_VOCAB,
+        max_positions=max_positions,
+        norm_eps=1e-5,
+        layers=(LayerConfig(rope=rope),),
+        attention_scale=0.5,
+    )
+
+
+def tiny_served(**changes: Any) -> ServedModel:
+    """Make a served model called `tiny`, also known as `tiny-alias`, with a context of 512 tokens."""
+    fields: dict[str, Any] = {
+        "name": "tiny",
+        "aliases": ("tiny-alias",),
+        "config": tiny_config(),
+        "max_model_len": 512,
+        "fingerprint": "f00d",
+    }
+    return ServedModel(**{**fields, **changes})
