@@ -11,6 +11,7 @@ from trivium.base.errors import ConfigError
 from trivium.base.log import BLANK
 from trivium.config.limits import refused
 from trivium.config.record import Option
+from trivium.config.sizes import parse_bytes
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
@@ -53,6 +54,8 @@ def accept(option: Option, value: Any, origin: str) -> Any:
 
 
 def _scalar(option: Option, text: str, origin: str) -> Any:
+    if option.name.endswith("_bytes"):
+        return parse_bytes(text, option=f"{option.name} (from {origin})")
     try:
         return _READERS[_kind_of(option)](text)
     except ValueError:
@@ -77,6 +80,8 @@ def _typed(option: Option, value: Any, origin: str) -> Any:
         return Path(value).expanduser()
     if option.name == "kv_cache_memory" and isinstance(value, int):
         return str(value)
+    if option.name.endswith("_bytes") and isinstance(value, str):
+        return _scalar(option, value, origin)
     if option.choices and value in option.choices:
         return value
     if kind in {str, int, bool} and not option.choices and isinstance(value, kind):

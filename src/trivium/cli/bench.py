@@ -1,0 +1,71 @@
+"""`trivium bench offline` and `bench serve`: flags in, figures out; what is measured is in `trivium.bench`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from trivium.bench.options import ReportOptions, ServeOptions, WorkloadOptions
+from trivium.cli.flags import ConfigFile, flags_of, settle
+from trivium.cli.terminal import note, table, write, write_json
+from trivium.config.options import EngineOptions
+
+Json = Annotated[bool, Parameter(help="Print JSON.", negative="")]
+
+
+@flags_of(WorkloadOptions, EngineOptions, without=("model",))
+def offline(model: str | None = None, /, *, json: Json = False, config: ConfigFile = None, **flags: Any) -> int:
+    """Measure the engine in this process, without HTTP.
+
+    Raises:
+        ConfigError: An option has a bad value.
+        ModelError: The model cannot be loaded.
+    """
+    from trivium.bench.offline import run  # noqa: PLC0415  (start-up time)
+
+    settings = settle((WorkloadOptions, EngineOptions), flags, config=config, model=model)
+    engine = settings.values(EngineOptions)
+    figures = asdict(run(settings.build(WorkloadOptions), engine.pop("model"), engine))
+    if json:
+        write_json(figures)
+        return 0
+    about = figures.pop("engine")
+    rows = [(name, f"{value:.2f}" if isinstance(value, float) else str(value)) for name, value in figures.items()]
+    write(table(("figure", "value"), [*rows, *((name, str(value)) for name, value in about.items())]))
+    return 0
+
+
+@flags_of(WorkloadOptions, ServeOptions, ReportOptions)
+def serve(*, json: Json = False, config: ConfigFile = None, **flags: Any) -> int:
+    """Load a server that speaks OpenAI's API and measure it.
+
+    Raises:
+        ConfigError: An option has a bad value, or the server cannot be reached.
+    """
+    from trivium.bench import report  # noqa: PLC0415  (start-up time)
+    from trivium.bench.serve import run  # noqa: PLC0415
+
+    settings = settle((WorkloadOptions, ServeOptions, ReportOptions), flags, config=config)
+    wanted = settings.build(ReportOptions)
+    runs = run(settings.build(WorkloadOptions), settings.build(ServeOptions), wanted, _advance)
+    if wanted.json_file is not None:
+        wanted.json_file.write_text(report.to_json(runs, workload=settings.values(WorkloadOptions)), encoding="utf-8")
+    if wanted.plot_file is not None:
+        report.plot(runs, wanted.plot_file)
+    if json:
+        write_json([asdict(figures) for figures in runs])
+    else:
+        from rich.console import Console  # noqa: PLC0415  (start-up time)
+
+        Console().print(report.to_table(runs))
+    return 0 if all(figures.num_failed == 0 for figures in runs) else 1
+
+
+def _advance(done: int, total: int) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{done}/{total}")
+        if done == total:
+            note("")

@@ -1,0 +1,134 @@
+"""`trivium chat`: a conversation in the terminal, with a model in this process or behind a URL."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from trivium.base.errors import RequestError
+from trivium.cli.flags import ConfigFile, flags_of, given_params, settle, without
+from trivium.cli.generate import chat_ids, open_llm, params_of
+from trivium.cli.terminal import fail, note, write
+from trivium.config.options import EngineOptions
+from trivium.config.resolve import Settings
+from trivium.config.sampling import SamplingParams
+
+Message = dict[str, Any]
+Answer = Callable[[list[Message]], Iterator[str]]
+"""Pieces of the answer to a conversation, as they come."""
+
+HELP = "/reset forgets the conversation, /exit (or end of input) leaves, Ctrl-C stops an answer"
+
+
+@flags_of(SamplingParams, EngineOptions, without=("model",))
+def chat(
+    model: str | None = None,
+    /,
+    *,
+    system: Annotated[str | None, Parameter(help="System message.", show_default=False)] = None,
+    url: Annotated[str | None, Parameter(help="OpenAI server to talk to instead of loading a model.")] = None,
+    key: Annotated[str | None, Parameter(help="API key for --url; OPENAI_API_KEY when not given.")] = None,
+    config: ConfigFile = None,
+    **flags: Any,
+) -> int:
+    """Talk to a model; /reset starts over, /exit leaves.
+
+    Raises:
+        ConfigError: A flag has a bad value, or the model has no chat template.
+        ServerAnswerError: The server behind `--url` cannot be reached or refuses.
+    """
+    params = given_params(SamplingParams, flags)
+    settings = settle((EngineOptions,), without(SamplingParams, flags), config=config, model=model)
+    with _partner(settings, params, model, url, key) as answer:
+        Conversation(answer, system).run()
+    return 0
+
+
+def _partner(
+    settings: Settings, params: dict[str, Any], model: str | None, url: str | None, key: str | None
+) -> AbstractContextManager[Answer]:
+    if url is not None:
+        from trivium.cli.remote import remote_answers  # noqa: PLC0415  (start-up time)
+
+        return remote_answers(url, key or os.environ.get("OPENAI_API_KEY"), model, params)
+    return _local_answers(settings, params)
+
+
+@contextlib.contextmanager
+def _local_answers(settings: Settings, given: dict[str, Any]) -> Iterator[Answer]:
+    with open_llm(settings) as llm:
+        params = params_of(llm, {"n": 1, **given})
+
+        def answer(messages: list[Message]) -> Iterator[str]:
+            for news in llm.stream(chat_ids(llm, messages), params):
+                if news.error:
+                    raise RequestError(news.error)
+                yield news.text
+
+        yield answer
+
+
+class Conversation:
+    """Reads lines, prints answers, remembers both."""
+
+    def __init__(self, answer: Answer, system: str | None) -> None:
+        self._answer = answer
+        self._opening = [] if system is None else [{"role": "system", "content": system}]
+        self._messages: list[Message] = list(self._opening)
+
+    def run(self) -> None:
+        """Go on until /exit or the end of input."""
+        if sys.stdin.isatty():
+            with contextlib.suppress(ImportError):
+                import readline  # noqa: F401, PLC0415  (line editing and history of `input`, where there is one)
+            note(HELP)
+        while (line := self._read()) is not None:
+            match line.strip():
+                case "":
+                    continue
+                case "/exit" | "/quit":
+                    return
+                case "/reset":
+                    self._messages = list(self._opening)
+                    note("(forgotten)")
+                case "/help":
+                    note(HELP)
+                case text if text.startswith("/"):
+                    note(f"there is no command {text.split()[0]}; {HELP}")
+                case text:
+                    self._exchange(text)
+
+    def _read(self) -> str | None:
+        try:
+            if sys.stdin.isatty():
+                return input("> ")
+            return sys.stdin.readline() or None
+        except EOFError:
+            return None
+        except KeyboardInterrupt:
+            note("")
+            return None
+
+    def _exchange(self, text: str) -> None:
+        """Send a message; one that is refused is forgotten, so that the conversation can go on."""
+        self._messages.append({"role": "user", "content": text})
+        pieces: list[str] = []
+        try:
+            with contextlib.closing(self._answer(self._messages)) as stream:  # type: ignore[type-var]
+                for piece in stream:
+                    pieces.append(piece)
+                    write(piece, end="")
+        except KeyboardInterrupt:
+            write(" [stopped]", end="")
+        except RequestError as error:
+            self._messages.pop()
+            fail(str(error))
+            return
+        write("")
+        self._messages.append({"role": "assistant", "content": "".join(pieces)})

@@ -1,0 +1,129 @@
+"""Flags made from records of options: name, type, default and help are the record's own.
+
+A flag's text is not converted here: `config.resolve` does that for flags, variables and files alike, so that all of
+them refuse a bad value in the same words.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_origin
+
+from cyclopts import Group, Parameter
+
+from trivium.base import log
+from trivium.cli.terminal import note
+from trivium.config.record import VERBATIM, Option, options_of
+from trivium.config.resolve import Settings, resolve
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+GivenFlags = Mapping[str, Any]
+"""Option name to the texts of its flag, or a switch's state; options whose flag was not given are absent."""
+ConfigFile = Annotated[Path | None, Parameter(help="YAML or TOML file of options.", show_default=False)]
+
+
+def flags_of(*records: type, without: Collection[str] = ()) -> Callable[[F], F]:
+    """Give a command, which takes `**flags`, a flag for every option of the records.
+
+    Args:
+        records: In the order of the help text; where two have an option of one name, the first one's is taken.
+        without: Options that get no flag, such as those that the command takes as an argument.
+    """
+
+    def give(command: F) -> F:
+        signature = inspect.signature(command, eval_str=True)
+        own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        taken = {parameter.name for parameter in own} | set(without)
+        made: list[inspect.Parameter] = []
+        for place, option in enumerate(option for record in records for option in options_of(record)):
+            if option.name not in taken:
+                taken.add(option.name)
+                made.append(_parameter(option, place))
+        parameters = [*own, *made]
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": int}
+        return command
+
+    return give
+
+
+def settle(
+    records: Sequence[type], flags: GivenFlags, *, config: Path | None = None, model: str | None = None
+) -> Settings:
+    """Resolve the options of a command and set up its log.
+
+    Raises:
+        ConfigError: A value is not one that its option can have.
+    """
+    given = dict(flags) if model is None else {**flags, "model": model}
+    settings = resolve(records, flags=given, file=config)
+    for variable in settings.unknown_variables:
+        note(f"trivium: warning: unknown variable {variable}")
+    if "log_level" in settings.by_name:
+        log.set_up(level=settings["log_level"], form=settings["log_format"], secrets=settings.secrets())
+    return settings
+
+
+def given_params(record: type, flags: GivenFlags) -> dict[str, Any]:
+    """Read the flags that belong to a record, and only those that were given.
+
+    Raises:
+        ConfigError: A text is not a value of its option.
+    """
+    names = {option.name for option in options_of(record)}
+    own = {name: value for name, value in flags.items() if name in names}
+    settings = resolve((record,), flags=own, environ={})
+    return {name: settings[name] for name in own}
+
+
+def without(record: type, flags: GivenFlags) -> dict[str, Any]:
+    """Return the flags that do not belong to a record."""
+    names = {option.name for option in options_of(record)}
+    return {name: value for name, value in flags.items() if name not in names}
+
+
+def _parameter(option: Option, place: int) -> inspect.Parameter:
+    is_switch = option.kind is bool
+    is_map = get_origin(option.kind) is Mapping
+    details = Parameter(
+        help=option.meaning,
+        group=_group(option.record, place),
+        converter=None if is_switch else _texts,
+        negative=None if is_switch else "",
+        show_default=_default_text(option),
+        metavar="ID=BIAS" if is_map else None,
+        allow_leading_hyphen=option.name in VERBATIM or option.element in {int, float},
+    )
+    kind = tuple[str, ...] if is_map else option.kind
+    return inspect.Parameter(
+        option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, details]
+    )
+
+
+_GROUPS: dict[type, Group] = {}
+
+
+def _group(record: type, place: int) -> Group:
+    """One heading per record, in the order of first use."""
+    if record not in _GROUPS:
+        _GROUPS[record] = Group(_heading(record), sort_key=100 + place)
+    return _GROUPS[record]
+
+
+def _heading(record: type) -> str:
+    words = record.__name__.removesuffix("Options").removesuffix("Params")
+    return f"{words} options"
+
+
+def _default_text(option: Option) -> Any:
+    if option.default in (None, (), {}):
+        return False
+    text = str(option.default).lower() if isinstance(option.default, bool) else str(option.default)
+    return lambda _: text
+
+
+def _texts(_: Any, tokens: Sequence[Any]) -> tuple[str, ...]:
+    return tuple(token.value for token in tokens)

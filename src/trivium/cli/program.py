@@ -1,0 +1,123 @@
+"""The `trivium` command: its sub-commands, how it fails, and with which exit code.
+
+Exit codes: 0 done, 1 it went wrong, 2 it was called wrongly (a bad option or its value), 130 interrupted. An error is
+one line on standard error; a traceback only with `--log-level debug`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cyclopts import App, CycloptsError, Group
+
+from trivium import __version__
+from trivium.base.errors import ConfigError, TriviumError
+from trivium.cli.terminal import fail
+
+OK, WENT_WRONG, CALLED_WRONGLY, INTERRUPTED = 0, 1, 2, 130
+
+
+class Command(NamedTuple):
+    """A sub-command, and the function behind it, which is imported when it is called."""
+
+    words: tuple[str, ...]
+    function: str
+    meaning: str
+    group: str
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command(("serve",), "trivium.cli.serve:serve", "Answer OpenAI requests over HTTP.", "Run a model"),
+    Command(("chat",), "trivium.cli.chat:chat", "Talk to a model in the terminal.", "Run a model"),
+    Command(("generate",), "trivium.cli.generate:generate", "Complete prompts from flags or stdin.", "Run a model"),
+    Command(("pull",), "trivium.cli.models:pull", "Fetch a model into the cache.", "Manage models"),
+    Command(("models",), "trivium.cli.models:models", "List catalog and cache.", "Manage models"),
+    Command(("rm",), "trivium.cli.models:remove", "Remove a model from the cache.", "Manage models"),
+    Command(("describe",), "trivium.cli.describe:describe", "Show a model's shape, weights and options.", "Inspect"),
+    Command(("doctor",), "trivium.cli.doctor:doctor", "Find what is wrong with this machine or install.", "Inspect"),
+    Command(("config", "show"), "trivium.cli.show:show", "Print every option, its value and its origin.", "Inspect"),
+    Command(("bench", "offline"), "trivium.cli.bench:offline", "Measure the engine in this process.", "Measure"),
+    Command(("bench", "serve"), "trivium.cli.bench:serve", "Load a server and measure it.", "Measure"),
+)
+GROUPS = ("Run a model", "Manage models", "Inspect", "Measure")
+FAMILIES = {"config": "Values of options and their origins.", "bench": "Throughput and latency."}
+
+_EPILOGUE = "Every option is also a TRIVIUM_* variable and a key of a --config file; see `trivium config show`."
+
+
+def build_program() -> App:
+    """Make the command-line program; no command's module is imported yet."""
+    groups = {name: Group(name, sort_key=place) for place, name in enumerate(GROUPS)}
+    app = App(
+        name="trivium",
+        help="One LLM inference engine in which scheduling, language and compilation meet.",
+        version=__version__,
+        help_format="plaintext",
+        help_epilogue=_EPILOGUE,
+        error_formatter=_usage_error,
+        result_action="return_value",
+    )
+    families: dict[str, App] = {}
+    for command in COMMANDS:
+        parent = app
+        if len(command.words) > 1:
+            family = command.words[0]
+            if family not in families:
+                families[family] = App(name=family, help=FAMILIES[family], group=groups[command.group])
+                app.command(families[family])
+            parent = families[family]
+        group = groups[command.group] if parent is app else None
+        parent.command(command.function, name=command.words[-1], help=command.meaning, group=group)
+    app.register_install_completion_command(group=Group("Shell", sort_key=len(GROUPS)))
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program and return its exit code.
+
+    Args:
+        arguments: Words after the program's name; those of the process when `None`.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        result = build_program()(words)
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else WENT_WRONG
+    except KeyboardInterrupt:
+        fail("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone; keep the interpreter from complaining about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return WENT_WRONG
+    except TriviumError as error:
+        return _report(error, words, str(error), CALLED_WRONGLY if isinstance(error, ConfigError) else WENT_WRONG)
+    except Exception as error:
+        # The outermost frame: nothing above could do better.
+        hint = "" if _is_debugging(words) else "; --log-level debug shows where"
+        return _report(error, words, f"internal error: {type(error).__name__}: {error}{hint}", WENT_WRONG)
+    return result if isinstance(result, int) else OK
+
+
+def _report(error: Exception, words: Sequence[str], message: str, code: int) -> int:
+    if _is_debugging(words):
+        traceback.print_exception(error)
+    fail(message)
+    return code
+
+
+def _usage_error(error: CycloptsError) -> str:
+    return f"trivium: {error} See --help."
+
+
+def _is_debugging(words: Sequence[str]) -> bool:
+    """Whether debug messages are wanted, also when the options were never read."""
+    from_flag = any(
+        word == "--log-level=debug" or (word == "--log-level" and words[place + 1 : place + 2] == ["debug"])
+        for place, word in enumerate(words)
+    )
+    return from_flag or os.environ.get("TRIVIUM_LOG_LEVEL") == "debug"

@@ -1,0 +1,86 @@
+"""The other side of `trivium chat --url`: any OpenAI-compatible server, over server-sent events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from trivium.base.errors import RequestError, TriviumError
+
+if TYPE_CHECKING:
+    import httpx
+
+    from trivium.cli.chat import Answer, Message
+
+
+class ServerAnswerError(TriviumError):
+    """The server cannot be reached, or did not answer in the way of the OpenAI API."""
+
+
+@contextmanager
+def remote_answers(url: str, key: str | None, model: str | None, params: dict[str, Any]) -> Iterator[Answer]:
+    """Yield what answers a conversation through a server.
+
+    Args:
+        url: Base address, with or without /v1.
+        key: API key, sent as a bearer token.
+        model: Name to ask for; the first that the server lists when `None`.
+        params: Sampling parameters by their names in the request body.
+
+    Raises:
+        ServerAnswerError: The server cannot be reached.
+    """
+    import httpx  # noqa: PLC0415  (start-up time)
+
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    base = url.rstrip("/").removesuffix("/v1")
+    timeout = httpx.Timeout(10.0, read=600.0)
+    with httpx.Client(base_url=base, headers=headers, timeout=timeout) as client:
+        name = model or _first_model(client)
+
+        def answer(messages: list[Message]) -> Iterator[str]:
+            body = {**params, "model": name, "messages": messages, "stream": True}
+            try:
+                with client.stream("POST", "/v1/chat/completions", json=body) as response:
+                    if response.is_error:
+                        response.read()
+                        raise RequestError(_message_of(response))
+                    yield from _pieces(response)
+            except httpx.HTTPError as error:
+                raise ServerAnswerError(f"{base}: {error!r}") from error
+
+        yield answer
+
+
+def _first_model(client: httpx.Client) -> str:
+    import httpx  # noqa: PLC0415  (start-up time)
+
+    try:
+        response = client.get("/v1/models")
+        if response.is_error:
+            raise ServerAnswerError(f"{client.base_url}: {_message_of(response)}")
+        return str(response.json()["data"][0]["id"])
+    except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+        raise ServerAnswerError(f"{client.base_url} does not list a model: {error!r}") from error
+
+
+def _pieces(response: httpx.Response) -> Iterator[str]:
+    for line in response.iter_lines():
+        data = line.removeprefix("data:").strip()
+        if not line.startswith("data:") or data == "[DONE]":
+            continue
+        event = json.loads(data)
+        if "error" in event:
+            raise RequestError(str(event["error"].get("message", event["error"])))
+        for choice in event.get("choices", ()):
+            if text := choice.get("delta", {}).get("content"):
+                yield text
+
+
+def _message_of(response: httpx.Response) -> str:
+    try:
+        return f"{response.json()['error']['message']} (status {response.status_code})"
+    except (ValueError, LookupError, TypeError):
+        return f"status {response.status_code}"

@@ -1,0 +1,34 @@
+"""`trivium config show`: what every option would be, and why."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from trivium.cli.flags import ConfigFile, flags_of, settle
+from trivium.cli.terminal import table, write, write_json
+from trivium.config.options import EngineOptions, ServerOptions
+
+
+@flags_of(EngineOptions, ServerOptions, without=("model",))
+def show(
+    model: str | None = None,
+    /,
+    *,
+    config: ConfigFile = None,
+    json: Annotated[bool, Parameter(help="Print JSON.", negative="", show_default=False)] = False,
+    **flags: Any,
+) -> int:
+    """Print every option with its value and origin, as `serve` would take it; secrets are masked.
+
+    Raises:
+        ConfigError: An option has a bad value.
+    """
+    settings = settle((EngineOptions, ServerOptions), flags, config=config, model=model)
+    rows = [(name, setting.shown, setting.origin) for name, setting in settings.by_name.items()]
+    if json:
+        write_json({name: {"value": value, "origin": origin} for name, value, origin in rows})
+    else:
+        write(table(("option", "value", "origin"), rows))
+    return 0
