@@ -35,11 +35,20 @@ def generate(
     model: str | None = None,
     /,
     *,
-    prompt: Annotated[tuple[str, ...], Parameter(name=("--prompt", "-p"), help="Prompt; may be repeated.", negative="", show_default=False)] = (),
-    chat: Annotated[bool, Parameter(help="Put each prompt through the chat template.", negative="", show_default=False)] = False,
-    jsonl: Annotated[bool, Parameter(help="Read JSON lines: prompt or messages, and parameters.", negative="", show_default=False)] = False,
+    prompt: Annotated[
+        tuple[str, ...],
+        Parameter(name=("--prompt", "-p"), help="Prompt; may be repeated.", negative="", show_default=False),
+    ] = (),
+    chat: Annotated[
+        bool, Parameter(help="Put each prompt through the chat template.", negative="", show_default=False)
+    ] = False,
+    jsonl: Annotated[
+        bool, Parameter(help="Read JSON lines: prompt or messages, and parameters.", negative="", show_default=False)
+    ] = False,
     json: Annotated[bool, Parameter(help="Print one JSON object per prompt.", negative="", show_default=False)] = False,
-    stream: Annotated[bool, Parameter(help="Print the answer while it grows.", negative="", show_default=False)] = False,
+    stream: Annotated[
+        bool, Parameter(help="Print the answer while it grows.", negative="", show_default=False)
+    ] = False,
     config: ConfigFile = None,
     **flags: Any,
 ) -> int:
