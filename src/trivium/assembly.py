@@ -10,6 +10,7 @@ Run as a program (`python -m trivium.assembly FOLDER EPOCH`, options on standard
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 import time
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from trivium.tokens.chat import ChatTemplate
     from trivium.tokens.tokenizer import Tokenizer
     from trivium.weights.checkpoint import Checkpoint
+
+logger = logging.getLogger(__name__)
 
 Report = Callable[[str, int, int], None]
 """Progress as (stage, done, total)."""
@@ -229,8 +232,11 @@ def _max_model_len(options: EngineOptions, config: ModelConfig, kv_tokens: int) 
     if asked < 1:
         raise ConfigError(f"max_model_len is {asked}; it must be at least 1")
     if asked > kv_tokens:
-        raise ConfigError(
-            f"max_model_len is {asked}, but KV memory holds {kv_tokens} tokens; lower it, or raise --kv-cache-memory"
+        logger.warning(
+            "max_model_len is %d, but KV memory holds %d tokens: longer prompts are refused, longer answers end with "
+            "'length'; raise --kv-cache-memory",
+            asked,
+            kv_tokens,
         )
     return asked
 
