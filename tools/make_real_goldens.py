@@ -30,8 +30,8 @@ def greedy_tokens(model: Any, prompt: list[int]) -> tuple[list[int], float]:
     """Return the most likely continuation, and the least distance of the two largest logits on the way."""
     cache, tokens, drawn, margin = None, prompt, [], float("inf")
     for _ in range(NUM_GREEDY):
-        found = model(input_ids=torch.tensor([tokens]), past_key_values=cache, use_cache=True, logits_to_keep=1)
-        cache = found.past_key_values
+        found = model(input_ids=torch.tensor([tokens]), cache=cache, use_cache=True, logits_to_keep=1)
+        cache = found.cache
         best, second = found.logits[0, -1].topk(2).values.tolist()
         margin = min(margin, best - second)
         tokens = [int(found.logits[0, -1].argmax())]
@@ -51,13 +51,9 @@ def token_losses(model: Any, tokens: list[int]) -> torch.Tensor:
     return torch.cat(losses)
 
 
-def main() -> int:
-    """Write the model's file; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name")
-    parser.add_argument("gguf", type=Path)
-    arguments = parser.parse_args()
-    place = {"pretrained_model_name_or_path": arguments.gguf.parent, "gguf_file": arguments.gguf.name}
+def answers_of(gguf: Path) -> dict[str, Any]:
+    """Ask transformers; return what is written."""
+    place = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
     tokenizer = AutoTokenizer.from_pretrained(**place)
     model = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32).eval()
     text = tokenizer((GOLDEN / "texts" / f"{TEXT}.txt").read_text())["input_ids"][:MOST_TEXT_TOKENS]
@@ -69,7 +65,7 @@ def main() -> int:
             answers.append({"prompt": prompt, "prompt_ids": ids, "greedy": drawn, "margin": round(margin, 5)})
             print(f"{prompt!r} {margin:.4f} {tokenizer.decode(drawn)!r}")
         losses = token_losses(model, text)
-    golden = {
+    return {
         "answers": answers,
         "text": TEXT,
         "text_ids": text,
@@ -77,10 +73,19 @@ def main() -> int:
         "part_loss": float(losses[: PART_LEN - 1].mean()),
         "whole_loss": float(losses.mean()),
     }
+
+
+def main() -> int:
+    """Write the model's file; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name")
+    parser.add_argument("gguf", type=Path)
+    arguments = parser.parse_args()
+    golden = answers_of(arguments.gguf)
     path = GOLDEN / "real" / f"{arguments.name}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(golden) + "\n")
-    print(path, len(text), golden["part_loss"], golden["whole_loss"])
+    print(path, len(golden["text_ids"]), golden["part_loss"], golden["whole_loss"])
     return 0
 
 

@@ -18,6 +18,7 @@ from support.golden import (
     prompt_logits,
 )
 from support.golden_cases import CASES
+from support.tiny_steps import Story
 from trivium.config.model import ModelConfig, RopeConfig
 from trivium.runtime.reference import ReferenceExecutor
 
@@ -27,7 +28,7 @@ TOLERANCE = 1e-4
 
 @cache
 def executor_of(name: str) -> ReferenceExecutor:
-    return load_executor(MODELS / name)
+    return load_executor(MODELS / name, max_tokens=256)
 
 
 @cache
@@ -57,6 +58,22 @@ def test_logits_have_the_same_bits_in_chunks_of_any_length(name: str) -> None:
     for chunk_len in (1, 5, 16, 33):
         chunked = prompt_logits(executor, golden.prompt, golden.reach, chunk_len=chunk_len)
         np.testing.assert_array_equal(chunked, whole, err_msg=f"chunks of {chunk_len}")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_requests_in_one_step_do_not_change_each_others_logits(name: str) -> None:
+    """Short and long requests with different rope tables run packed, as prefill and then as one decode step."""
+    answers, executor = answers_of(name), executor_of(name)
+    story = Story(executor.kv_spec, [list(range(num_pages)) for num_pages in executor.num_pages])
+    requests = [story.start([*golden.prompt, golden.greedy[0]], golden.reach) for golden in answers]
+    executor.forward(story.step([(request, len(request.tokens) - 1) for request in requests]))
+    packed = np.split(executor.logits.copy(), np.cumsum([len(golden.prompt) for golden in answers])[:-1])
+    executor.forward(story.step([(request, 1) for request in requests]))
+    decoded = executor.logits.copy()
+    for golden, logits, decode_row in zip(answers, packed, decoded, strict=True):
+        alone = prompt_logits(executor, [*golden.prompt, golden.greedy[0]], golden.reach)
+        np.testing.assert_array_equal(logits, alone[:-1])
+        np.testing.assert_array_equal(decode_row, alone[-1])
 
 
 @pytest.mark.parametrize("name", ["llama-dynamic", "phi3-longrope", "phi3-longrope-partial"])
