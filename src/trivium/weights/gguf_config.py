@@ -108,7 +108,7 @@ def _biases(fields: GGUFFields) -> Config:
 def _num_layers(fields: GGUFFields) -> int:
     stated = fields.count("block_count")
     found = {int(match[1]) for name in fields.tensors if (match := re.match(r"blk\.(\d{1,9})\.", name))}
-    if found != set(range(stated)):
+    if len(found) != stated or max(found) != stated - 1:
         have = f"{len(found)} layers" + (f", {min(found)} to {max(found)}" if found else "")
         raise fields.error("block_count", f"is {stated}, but the file has tensors of {have}")
     return stated

@@ -10,8 +10,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from support.tiny_checkpoints import hub_config, hub_weights, write_hub
 
+from support.tiny_checkpoints import hub_config, hub_weights, write_hub
 from trivium.base.errors import CheckpointError
 from trivium.weights.checkpoint import open_checkpoint
 from trivium.weights.mapped import MappedFile
@@ -151,7 +151,7 @@ def test_an_index_that_places_a_tensor_in_the_wrong_shard_is_refused(
 def test_an_index_cannot_name_files_elsewhere(tmp_path: Path, weights: dict[str, np.ndarray], shard: str) -> None:
     write_hub(tmp_path, CONFIG, weights, num_shards=2)
     edit_index(tmp_path, ghost=shard)
-    with pytest.raises(CheckpointError, match="is not the name of a .safetensors file beside the index"):
+    with pytest.raises(CheckpointError, match=r"is not the name of a \.safetensors file beside the index"):
         open_checkpoint(tmp_path)
 
 
