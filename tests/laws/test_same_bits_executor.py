@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from support.tiny_steps import (
     RunningRequest,
     Story,
@@ -16,7 +17,6 @@ from support.tiny_steps import (
     tiny_graph,
     tiny_spec,
 )
-
 from trivium.runtime.reference import ReferenceExecutor
 
 NUM_PAGES = 640

@@ -179,7 +179,7 @@ def flat_step(runs: list[tuple[RunningRequest, int, int]], spec: KVSpec) -> Step
 
 
 class ExactKernels:
-    """Products as one multiply and one add per k, k ascending, element by element: slow, and plainly row-independent."""
+    """Products as one multiply and one add per k, k ascending: slow, and plainly row-independent."""
 
     def pack(self, weight: np.ndarray) -> np.ndarray:
         """Keep the weight."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tiny_steps import tiny_config, tiny_graph
 
+from support.tiny_steps import tiny_config, tiny_graph
 from trivium.base.errors import InternalError
 from trivium.config.model import RopeConfig
 from trivium.ir.builder import Builder

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.tiny_steps import ExactKernels
 
+from support.tiny_steps import ExactKernels
 from trivium.config.model import RopeConfig
 from trivium.ir import attention
 from trivium.ir.attention import KVRead
