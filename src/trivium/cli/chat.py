@@ -43,7 +43,7 @@ def chat(
         ConfigError: A flag has a bad value, or the model has no chat template.
         ServerAnswerError: The server behind `--url` cannot be reached or refuses.
     """
-    params = given_params(SamplingParams, flags)
+    params = given_params(flags)
     settings = settle((EngineOptions,), without(SamplingParams, flags), config=config, model=model)
     with _partner(settings, params, model, url, key) as answer:
         Conversation(answer, system).run()

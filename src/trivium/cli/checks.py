@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from trivium.base import env
-from trivium.base.errors import ConfigError, TriviumError
-from trivium.cli.port import check_port
+from trivium.base.errors import ConfigError
 from trivium.config.options import ModelOptions, ServerOptions
 from trivium.config.resolve import resolve
 from trivium.config.sizes import format_bytes
@@ -145,12 +144,13 @@ def model(situation: Situation) -> Finding:
 
 def port(situation: Situation) -> Finding:
     """The port is free."""
-    host, number = situation.server.host, situation.server.port
+    from trivium.server.lifetime import bind_socket  # noqa: PLC0415  (start-up time)
+
     try:
-        check_port(host, number)
-    except TriviumError as error:
+        bind_socket(situation.server).close()
+    except ConfigError as error:
         return Finding("warn", str(error), "choose another with --port, or stop what listens there")
-    return Finding("ok", f"{host}:{number} is free")
+    return Finding("ok", f"{situation.server.host}:{situation.server.port} is free")
 
 
 def registry(situation: Situation) -> Finding:

@@ -14,9 +14,11 @@ from typing import Annotated, Any, TypeVar, get_origin
 from cyclopts import Group, Parameter
 
 from trivium.base import log
+from trivium.base.errors import ConfigError, InvalidParameterError
 from trivium.cli.terminal import note
 from trivium.config.record import VERBATIM, Option, options_of
 from trivium.config.resolve import Settings, resolve
+from trivium.config.sampling import SamplingParams
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -67,16 +69,21 @@ def settle(
     return settings
 
 
-def given_params(record: type, flags: GivenFlags) -> dict[str, Any]:
-    """Read the flags that belong to a record, and only those that were given.
+def given_params(flags: GivenFlags) -> dict[str, Any]:
+    """Read the flags of sampling parameters, and only those that were given.
 
     Raises:
-        ConfigError: A text is not a value of its option.
+        ConfigError: A text is not a value of its parameter, or the value is outside its limits.
     """
-    names = {option.name for option in options_of(record)}
+    names = {option.name for option in options_of(SamplingParams)}
     own = {name: value for name, value in flags.items() if name in names}
-    settings = resolve((record,), flags=own, environ={})
-    return {name: settings[name] for name in own}
+    settings = resolve((SamplingParams,), flags=own, environ={})
+    params = {name: settings[name] for name in own}
+    try:
+        SamplingParams(**params).validate()
+    except InvalidParameterError as error:
+        raise ConfigError(str(error)) from error
+    return params
 
 
 def without(record: type, flags: GivenFlags) -> dict[str, Any]:
@@ -89,6 +96,7 @@ def _parameter(option: Option, place: int) -> inspect.Parameter:
     is_switch = option.kind is bool
     is_map = get_origin(option.kind) is Mapping
     details = Parameter(
+        name=(option.flag, f"-{option.name}") if len(option.name) == 1 else option.flag,
         help=option.meaning,
         group=_group(option.record, place),
         converter=None if is_switch else _texts,

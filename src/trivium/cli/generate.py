@@ -58,7 +58,7 @@ def generate(
         ConfigError: A flag has a bad value, or there is nothing to complete.
         RequestError: A prompt or parameter is refused.
     """
-    common = given_params(SamplingParams, flags)
+    common = given_params(flags)
     settings = settle((EngineOptions,), without(SamplingParams, flags), config=config, model=model)
     orders = _read_orders(prompt, common, is_json=jsonl, is_chat=chat)
     if stream and (json or len(orders) > 1 or orders[0].params.get("n", 1) != 1):

@@ -1,11 +1,10 @@
-"""`trivium serve`: check what can be checked before any weight is read, then hand over to the server."""
+"""`trivium serve`: options in, exit code out; the server takes its port before it reads any weight."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from trivium.cli.flags import ConfigFile, flags_of, settle
-from trivium.cli.port import check_port
 from trivium.config.options import EngineOptions, ServerOptions
 
 
@@ -15,11 +14,8 @@ def serve(model: str | None = None, /, *, config: ConfigFile = None, **flags: An
 
     Raises:
         ConfigError: An option has a bad value.
-        PortInUseError: Something else listens there.
     """
     settings = settle((EngineOptions, ServerOptions), flags, config=config, model=model)
-    options = settings.build(ServerOptions)
-    check_port(options.host, options.port)
-    from trivium.server.run import run  # noqa: PLC0415  (start-up time: after the cheap checks)
+    from trivium.server.launch import run  # noqa: PLC0415  (start-up time: only when the options are right)
 
-    return run(settings.build(EngineOptions), options)
+    return run(settings.build(EngineOptions), settings.build(ServerOptions))
