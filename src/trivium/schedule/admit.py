@@ -22,43 +22,41 @@ from trivium.cache.kv_cache import Holding, KVCache
 from trivium.cache.window import peak_pages
 from trivium.schedule.request import Request
 
-PROBES_PER_STEP = 8
-"""Requests per step that fit only if enough of them is cached, and are looked up to find out."""
-
 
 class Admission:
     """Page arithmetic of one step's starts."""
 
-    def __init__(self, cache: KVCache, chunk_len: int, *, prefix_cache: bool) -> None:
+    def __init__(self, cache: KVCache, chunk_len: int) -> None:
         self._cache = cache
         self._chunk_len = chunk_len
-        self._prefix_cache = prefix_cache
-        self._spare: list[int] | None = None
-        self._probes_left = PROBES_PER_STEP
-        self._probed: set[int] = set()
+        self._spare: list[int] = []
+        self._headroom = 0
 
-    def begin_step(self) -> None:
-        """Forget the last step's arithmetic; requests that were not looked up then come first now."""
-        self._spare = None
-        if self._probes_left:
-            self._probed.clear()
-        self._probes_left = PROBES_PER_STEP
+    def begin_step(self, running: Sequence[Request]) -> None:
+        """Count what is spare when `running` requests have what they need for their known tokens."""
+        self._headroom = len(running)
+        self._spare = [pool.num_available for pool in self._cache.pools]
+        for request in running:
+            # A decoding request's next page is what the headroom is for.
+            if request.holding is None or request.target_len - request.computed_len <= 1:
+                continue
+            for group, peak in enumerate(self._peak(request.need_len)):
+                self._spare[group] -= max(0, peak - _num_held(request.holding, group))
 
-    def try_open(self, request: Request, running: Sequence[Request]) -> Holding | None:
+    def fits_uncached(self, need_len: int) -> bool:
+        """Return whether a request that needs `need_len` tokens fits even if nothing of it is cached."""
+        return all(
+            spare - count >= self._headroom for spare, count in zip(self._spare, self._peak(need_len), strict=True)
+        )
+
+    def try_open(self, request: Request) -> Holding | None:
         """Open a holding for a waiting request, or return `None` when it does not fit now.
 
-        Args:
-            request: Waiting; its tokens are looked up in the prefix index.
-            running: All running requests, those started in this step included.
+        Effects:
+            What the request still needs, and the page that it may want next, are no longer spare.
         """
-        if self._spare is None:
-            self._spare = self._spare_pages(running)
-        headroom = len(running)
-        need = self._peak(request)
-        fits_uncached = all(spare - count >= headroom for spare, count in zip(self._spare, need, strict=True))
-        if not fits_uncached and not self._may_probe(request):
-            return None
-        longest = longest_hit(request) if self._prefix_cache else 0
+        need = self._peak(request.need_len)
+        longest = longest_hit(request)
         while True:
             before = [pool.num_available for pool in self._cache.pools]
             holding = self._cache.open(np.array(request.tokens[:longest], np.int32), request.namespace, longest)
@@ -68,38 +66,24 @@ class Admission:
                     zip(self._spare, before, self._cache.pools, need, strict=True)
                 )
             ]
-            if all(pages >= headroom for pages in left):
+            if all(pages >= self._headroom for pages in left):
                 self._spare = left
+                self._headroom += 1
                 return holding
-            shorter = holding.locked_len if holding.sources and longest == longest_hit(request) else 0
+            # Next: whole pages only; if that was it, or a window moved the end into a page again, nothing.
+            is_partial = bool(holding.sources) and longest == longest_hit(request)
+            longest = holding.locked_len if is_partial else 0
             self._cache.close(holding, None)
             if holding.cached_len == 0:
                 return None
-            longest = shorter
 
-    def _may_probe(self, request: Request) -> bool:
-        if not self._prefix_cache or self._probes_left == 0 or request.sequence in self._probed:
-            return False
-        self._probes_left -= 1
-        self._probed.add(request.sequence)
-        return True
-
-    def _peak(self, request: Request) -> list[int]:
-        """Per group, pages that the request holds at most before it has drawn its next token but one."""
-        length = min(request.target_len + 1, max(request.end_len - 1, request.target_len))
+    def _peak(self, need_len: int) -> list[int]:
+        """Per group, the pages that a request holds at most until it has `need_len` tokens."""
+        page_len = self._cache.spec.page_len
         return [
-            min(peak_pages(group, self._cache.spec.page_len, length, self._chunk_len), pool.num_pages)
+            min(peak_pages(group, page_len, need_len, self._chunk_len), pool.num_pages)
             for group, pool in zip(self._cache.spec.groups, self._cache.pools, strict=True)
         ]
-
-    def _spare_pages(self, running: Sequence[Request]) -> list[int]:
-        spare = [pool.num_available for pool in self._cache.pools]
-        for request in running:
-            if request.holding is None:
-                continue
-            for group, peak in enumerate(self._peak(request)):
-                spare[group] -= max(0, peak - _num_held(request.holding, group))
-        return spare
 
 
 def longest_hit(request: Request) -> int:

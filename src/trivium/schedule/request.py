@@ -96,6 +96,11 @@ class Request:
         return len(self.tokens) - self.prompt_len
 
     @property
+    def need_len(self) -> int:
+        """KV length that must fit before the request starts: its known tokens and, if it goes on, the next one."""
+        return max(self.target_len, min(self.target_len + 1, self.end_len - 1))
+
+    @property
     def first_scored_row(self) -> int | None:
         """First position whose logits row is wanted for prompt logprobs, or `None`.
 

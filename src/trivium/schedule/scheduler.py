@@ -1,12 +1,7 @@
-"""The scheduler: who runs how many tokens in the next step, and what becomes of it.
+"""The scheduler: requests come, steps are chosen and recorded, requests go.
 
-`next` and `commit` alternate. Knows lengths, pages and budgets; neither texts nor logits nor executors.
-
-Order of a step: every decoding request gets its token; then prefills share what is left of the token budget. The
-oldest request that still has a prompt to compute, running or waiting, gets half of it, so that nothing starves; the
-other half goes to the shortest ones first, so that a long prompt does not hold up short ones; what remains goes to
-the oldest. A waiting request starts in the step in which it gets its first tokens, if its pages fit; one that does
-not fit is passed by, but the oldest waiting one at most `MAX_OVERTAKEN` times.
+`next` and `commit` alternate. Knows lengths, pages and budgets; neither texts nor logits nor executors. Who gets what
+in a step is decided in `choose`, whether a waiting request fits in `admit`, who makes room in `running`.
 """
 
 from __future__ import annotations
@@ -17,13 +12,13 @@ from itertools import count
 from trivium.base.clock import Clock
 from trivium.base.errors import CapacityError, TriviumError, ensure
 from trivium.base.ids import FinishReason
-from trivium.base.intmath import ceil_div
 from trivium.cache.accounting import check
 from trivium.cache.kv_cache import KVCache
 from trivium.cache.spec import KVSpec
 from trivium.config.options import ScheduleOptions
 from trivium.schedule.admit import Admission
 from trivium.schedule.build import build_step
+from trivium.schedule.choose import StepChooser
 from trivium.schedule.decision import Entry, Outcome, ScheduledStep, SchedulerStats
 from trivium.schedule.limits import Limits
 from trivium.schedule.rate import DepartureRate
@@ -31,9 +26,6 @@ from trivium.schedule.request import Request, RequestState
 from trivium.schedule.running import RunningSet, StepDraft, computed_tokens
 from trivium.schedule.statistics import Counters, summarize
 from trivium.schedule.waiting import WaitingQueue
-
-MAX_OVERTAKEN = 64
-"""Later arrivals that may start before the oldest waiting request."""
 
 
 class Scheduler:
@@ -69,11 +61,11 @@ class Scheduler:
         self._options = options
         self._cache = KVCache(spec, num_pages, prefix_cache=prefix_cache)
         self._limits = Limits(spec, num_pages, max_model_len)
-        self._admission = Admission(self._cache, options.max_num_batched_tokens, prefix_cache=prefix_cache)
-        self._followers_wait = prefix_cache
         self._max_rows = options.max_num_seqs if max_logit_rows is None else max_logit_rows
-        self._waiting = WaitingQueue()
+        self._waiting = WaitingQueue(followers_wait=prefix_cache)
         self._running = RunningSet(self._cache, options.max_num_seqs)
+        admission = Admission(self._cache, options.max_num_batched_tokens)
+        self._chooser = StepChooser(self._waiting, self._running, admission, prefix_cache=prefix_cache)
         self._rate = DepartureRate(clock)
         self._counters = Counters()
         self._arrivals = count()
@@ -139,8 +131,7 @@ class Scheduler:
         """
         ensure(self._in_flight is None, "the last step was neither committed nor discarded")
         draft = StepDraft(self._options.max_num_batched_tokens, self._max_rows)
-        self._decode(draft)
-        self._prefill(draft)
+        self._chooser.choose(draft)
         for request in self._running.preempted:
             self._waiting.add(request)
             self._counters.num_preemptions += 1
@@ -156,68 +147,6 @@ class Scheduler:
         ]
         self._in_flight = ScheduledStep(build_step(entries, self._running.tables, copies), entries)
         return self._in_flight
-
-    def _decode(self, draft: StepDraft) -> None:
-        """Give every request with one token to compute that token, in the order in which they started."""
-        for request in tuple(self._running.requests):
-            if draft.tokens_left == 0:
-                return
-            if request.state is RequestState.RUNNING and request.target_len - request.computed_len == 1:
-                self._running.grant(draft, request, 1)
-
-    def _prefill(self, draft: StepDraft) -> None:
-        """Share the rest of the budget: half to the oldest, half to the shortest first, what is left to the oldest."""
-        candidates = [
-            request for request in self._running.requests if request.target_len - request.computed_len > 1
-        ] + self._startable(draft)
-        if not candidates or draft.tokens_left == 0:
-            return
-        self._admission.begin_step()
-        oldest = min(candidates, key=lambda request: request.sequence)
-        candidates.remove(oldest)
-        self._offer(draft, oldest, ceil_div(draft.tokens_left, 2) if candidates else draft.tokens_left)
-        candidates.sort(key=lambda request: (request.target_len - request.computed_len, request.sequence))
-        for request in candidates:
-            if draft.tokens_left == 0:
-                break
-            self._offer(draft, request, draft.tokens_left)
-        if oldest.state is RequestState.RUNNING and draft.tokens_left:
-            self._running.grant(draft, oldest, oldest.target_len)
-
-    def _startable(self, draft: StepDraft) -> list[Request]:
-        """Return the waiting requests that may start if they fit."""
-        if not self._waiting or draft.has_preempted or not self._running.tables.num_free:
-            return []
-        ready = self._waiting.ready(followers_wait=self._followers_wait)
-        return ready[:1] if ready and ready[0].overtaken >= MAX_OVERTAKEN else ready
-
-    def _offer(self, draft: StepDraft, request: Request, num_tokens: int) -> None:
-        """Give a request up to `num_tokens` tokens, starting it first when it waits and fits."""
-        if request.state is RequestState.RUNNING:
-            self._running.grant(draft, request, num_tokens)
-            return
-        if draft.has_preempted or draft.rows_left == 0 or not self._running.tables.num_free:
-            return
-        holding = self._admission.try_open(request, self._running.requests)
-        if holding is None:
-            return
-        self._running.start(request, holding)
-        self._running.grant(draft, request, num_tokens)
-        if request not in draft.entries:
-            self._running.stop(request, keep=False)
-            request.state = RequestState.WAITING
-            return
-        draft.entries[request].is_fresh = True
-        self._note_start(request, holding.cached_len)
-
-    def _note_start(self, request: Request, cached_len: int) -> None:
-        self._waiting.remove(request)
-        request.overtaken = 0
-        if request.num_preemptions == 0:
-            request.cached_len = cached_len
-        oldest = self._waiting.oldest_ready(followers_wait=self._followers_wait)
-        if oldest is not None and oldest.sequence < request.sequence:
-            oldest.overtaken += 1
 
     # -- recording --------------------------------------------------------------------------------------------
 

@@ -1,11 +1,13 @@
-"""Requests that wait, in order of arrival; preempted ones come back to their old place."""
+"""Requests that wait: in order of arrival, and in order of need. Preempted ones come back to their old place."""
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right, insort
 
 from trivium.schedule.request import Request, RequestState
+
+Ranked = tuple[int, int, Request]
+"""(tokens, sequence, request); the sequence is unique, so that requests are never compared."""
 
 
 def _by_arrival(request: Request) -> int:
@@ -24,31 +26,47 @@ def is_ready(request: Request) -> bool:
 
 
 class WaitingQueue:
-    """Ordered by arrival (`sequence`)."""
+    """The waiting requests in two orders: by arrival (`sequence`), and by the KV length that they need to start.
 
-    def __init__(self) -> None:
-        self._requests: list[Request] = []
+    A waiting request's tokens do not change, so neither does its need.
+    """
+
+    def __init__(self, *, followers_wait: bool) -> None:
+        """Make an empty queue.
+
+        Args:
+            followers_wait: Whether later choices wait until their leader's prompt is computed and can be shared.
+        """
+        self._followers_wait = followers_wait
+        self._by_arrival: list[Request] = []
+        self._by_need: list[Ranked] = []
 
     def __len__(self) -> int:
-        return len(self._requests)
-
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self._requests)
+        return len(self._by_arrival)
 
     def add(self, request: Request) -> None:
-        """Enter a request at its place."""
-        insort(self._requests, request, key=_by_arrival)
+        """Enter a request at its places."""
+        insort(self._by_arrival, request, key=_by_arrival)
+        insort(self._by_need, (request.need_len, request.sequence, request))
 
     def remove(self, request: Request) -> None:
         """Take a request out, wherever it stands."""
-        self._requests.remove(request)
+        del self._by_arrival[bisect_left(self._by_arrival, request.sequence, key=_by_arrival)]
+        del self._by_need[bisect_left(self._by_need, (request.need_len, request.sequence))]
 
-    def ready(self, *, followers_wait: bool) -> list[Request]:
-        """Return the requests that may start, oldest first."""
-        if not followers_wait:
-            return list(self._requests)
-        return [request for request in self._requests if is_ready(request)]
+    def is_startable(self, request: Request) -> bool:
+        """Return whether a request waits for nothing but room."""
+        return not self._followers_wait or is_ready(request)
 
-    def oldest_ready(self, *, followers_wait: bool) -> Request | None:
-        """Return the oldest request that may start, or `None`."""
-        return next((request for request in self._requests if not followers_wait or is_ready(request)), None)
+    def oldest(self) -> Request | None:
+        """Return the oldest request that waits for nothing but room, or `None`."""
+        return next(filter(self.is_startable, self._by_arrival), None)
+
+    def by_need(self) -> list[Ranked]:
+        """Return a copy of the queue as (need, sequence, request), ascending."""
+        return self._by_need.copy()
+
+    def after(self, sequence: int, count: int) -> list[Request]:
+        """Return up to `count` requests that arrived after `sequence`, oldest first."""
+        first = bisect_right(self._by_arrival, sequence, key=_by_arrival)
+        return self._by_arrival[first : first + count]
