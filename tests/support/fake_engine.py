@@ -22,9 +22,8 @@ from trivium.server.served import ServedModel
 
 BOS_ID, EOS_ID, IM_START_ID, IM_END_ID = 256, 257, 258, 259
 _SPECIAL = {BOS_ID: "<s>", EOS_ID: "</s>", IM_START_ID: "<|im_start|>", IM_END_ID: "<|im_end|>"}
-TOKENIZER_VOCAB = 260
 MODEL_VOCAB = 300
-"""Larger than the tokenizer's, as padded vocabularies of real models are."""
+"""Larger than the tokenizer's 260, as padded vocabularies of real models are."""
 
 Script = Callable[[Sequence[int], int, SamplingParams], Sequence[int]]
 """(prompt ids, choice, params) to the tokens of the answer, end token included if there is one."""
@@ -32,8 +31,6 @@ Script = Callable[[Sequence[int], int, SamplingParams], Sequence[int]]
 
 class ByteTokenizer:
     """One token per byte of UTF-8, and four special ones."""
-
-    vocab_size = TOKENIZER_VOCAB
 
     def __init__(self, *, adds_bos: bool = False) -> None:
         self._adds_bos = adds_bos
@@ -55,7 +52,7 @@ class ByteTokenizer:
         return b"".join(self.token_bytes(id_) for id_ in kept).decode("utf-8", "replace")
 
     def token_bytes(self, token_id: int) -> bytes:
-        return bytes([token_id]) if token_id < BOS_ID else _SPECIAL[token_id].encode()
+        return bytes([token_id]) if token_id < BOS_ID else _SPECIAL.get(token_id, "").encode()
 
     def is_special(self, token_id: int) -> bool:
         return token_id in _SPECIAL
@@ -258,7 +255,7 @@ class _Answer:
         if finish is None and is_last:
             finish = "length"
         is_silent = token >= BOS_ID and self._params.skip_special_tokens
-        spelled = b"" if is_end or is_silent or token >= TOKENIZER_VOCAB else self._tokenizer.token_bytes(token)
+        spelled = b"" if is_end or is_silent else self._tokenizer.token_bytes(token)
         text = self._decoder.decode(spelled, finish is not None)
         news = self._delta([token], text, finish=finish)
         self._num_said += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from http import HTTPStatus
 
 import msgspec
@@ -76,10 +77,9 @@ def build_app(
 
 def _routes(service: Service) -> list[Route]:
     plain = PlainRoutes(service)
-    document = msgspec.json.encode(openapi_document())
 
     async def openapi(_: Request) -> Response:
-        return Response(document, media_type="application/json")
+        return Response(_openapi_bytes(), media_type="application/json")
 
     generating: list[tuple[str, ASGIApp]] = [
         ("/v1/completions", GenerationRoute(service, completions.parse, completions.CompletionForm)),
@@ -99,6 +99,11 @@ def _routes(service: Service) -> list[Route]:
         Route("/v1/cache/flush", plain.flush_cache, methods=["POST"]),
         Route("/openapi.json", openapi),
     ]
+
+
+@functools.cache
+def _openapi_bytes() -> bytes:
+    return msgspec.json.encode(openapi_document())
 
 
 def _middleware(service: Service, routes: list[Route]) -> list[Middleware]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trivium.base.errors import InvalidParameterError, TemplateError, UnsupportedFeatureError
+from trivium.server.fields import root_field
 from trivium.server.ports import ChatTemplatePort
 
 MAX_MESSAGES = 4096
@@ -178,4 +179,4 @@ def _parsed(arguments: str | dict[str, Any]) -> str | dict[str, Any]:
 
 
 def _bad(where: str, reason: str) -> InvalidParameterError:
-    return InvalidParameterError(f"{where}: {reason}", param=where.split("[", 1)[0].split(".", 1)[0])
+    return InvalidParameterError(f"{where}: {reason}", param=root_field(where))

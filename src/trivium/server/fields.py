@@ -89,7 +89,12 @@ def refused(name: str, value: Any, limit: str) -> InvalidParameterError:
     shown = repr(value)
     if len(shown) > MAX_SHOWN_CHARS:
         shown = shown[:MAX_SHOWN_CHARS] + "..."
-    return InvalidParameterError(f"{name} is {shown}; it must be {limit}", param=name.split("[", 1)[0])
+    return InvalidParameterError(f"{name} is {shown}; it must be {limit}", param=root_field(name))
+
+
+def root_field(where: str) -> str:
+    """Name of the request field that a place such as `messages[0].content` belongs to."""
+    return where.split("[", 1)[0].split(".", 1)[0]
 
 
 def _is_same(value: Any, neutral: Any) -> bool:

@@ -132,7 +132,7 @@ def log_error(error: Exception, visit: Visit) -> None:
     visit.error_code = error.code if isinstance(error, TriviumError) else "internal_error"
     if error_status(error) != HTTPStatus.INTERNAL_SERVER_ERROR:
         return
-    frames = "".join(traceback.format_list(traceback.extract_tb(error.__traceback__)))
+    frames = "\n".join(f"  {f.filename}:{f.lineno} {f.name}" for f in traceback.extract_tb(error.__traceback__))
     logger.error("%s %s failed with %s at\n%s", visit.request_id, visit.route, type(error).__name__, frames)
 
 

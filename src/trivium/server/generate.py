@@ -59,9 +59,8 @@ async def _one_prompt(engine: EnginePort, job: Job, prompt_idx: int) -> AsyncGen
             if delta.finish_reason is not None:
                 num_open -= 1
             yield prompt_idx, delta
-            if not num_open:
-                return
-    raise EngineDeadError("the engine ended the stream before the answer was complete")
+    if num_open:
+        raise EngineDeadError("the engine ended the stream before the answer was complete")
 
 
 async def _all_prompts(engine: EnginePort, job: Job) -> AsyncGenerator[tuple[int, Delta], None]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from trivium.base.errors import InvalidParameterError, PromptTooLongError, UnsupportedFeatureError
 from trivium.config.sampling import SamplingParams
+from trivium.server.fields import root_field
 from trivium.server.tables import SAMPLING_FIELDS
 
 MAX_ANSWERS = 1024
@@ -163,10 +164,10 @@ def check_prompt_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
         InvalidParameterError: There are none, or one is outside.
     """
     if not ids:
-        raise InvalidParameterError(f"{name} is empty; at least one token is needed", param=name.split("[", 1)[0])
+        raise InvalidParameterError(f"{name} is empty; at least one token is needed", param=root_field(name))
     low, high = min(ids), max(ids)
     if low < 0 or high >= vocab_size:
         wrong = low if low < 0 else high
         raise InvalidParameterError(
-            f"{name} has token id {wrong}; ids of this model are 0 to {vocab_size - 1}", param=name.split("[", 1)[0]
+            f"{name} has token id {wrong}; ids of this model are 0 to {vocab_size - 1}", param=root_field(name)
         )

@@ -82,11 +82,6 @@ class EnginePort(Protocol):
 class TokenizerPort(Protocol):
     """Text to ids and back."""
 
-    @property
-    def vocab_size(self) -> int:
-        """Number of ids that have a text."""
-        ...
-
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Turn text into ids."""
         ...
@@ -96,7 +91,7 @@ class TokenizerPort(Protocol):
         ...
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Return the bytes that a token stands for."""
+        """Return the bytes that a token stands for; none for an id that the tokenizer does not know."""
         ...
 
     def is_special(self, token_id: int) -> bool:

@@ -22,7 +22,7 @@ class TokenTexts:
         """Return the bytes of a token; none for an id of a padded vocabulary that has no text."""
         known = self._bytes.get(token_id)
         if known is None:
-            known = self.tokenizer.token_bytes(token_id) if token_id < self.tokenizer.vocab_size else b""
+            known = self.tokenizer.token_bytes(token_id)
             self._bytes[token_id] = known
         return known
 

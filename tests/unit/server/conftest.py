@@ -1,71 +1,27 @@
-"""Fixtures of the server's tests: an application over a scripted engine, and a client for it."""
+"""Fixtures of the server's tests."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
 import pytest
-from starlette.applications import Starlette
 
-from support.fake_engine import ByteTokenizer, FakeEngine, JoiningTemplate, tiny_served
-from trivium.config.options import ServerOptions
-from trivium.server.app import build_app
-
-
-@dataclass(slots=True)
-class Site:
-    """An application, its engine, and a client that calls it in process."""
-
-    app: Starlette
-    engine: FakeEngine
-    template: JoiningTemplate
-    client: httpx.AsyncClient
-
-    async def post(self, path: str, **fields: Any) -> httpx.Response:
-        """Post fields, with the served model's name unless another is given."""
-        return await self.client.post(path, json={"model": "tiny", **fields})
-
-    async def complete(self, **fields: Any) -> httpx.Response:
-        return await self.post("/v1/completions", **{"prompt": "hi", **fields})
-
-    async def chat(self, **fields: Any) -> httpx.Response:
-        return await self.post("/v1/chat/completions", **{"messages": [{"role": "user", "content": "hi"}], **fields})
-
-
-MakeSite = Callable[..., Site]
+from support.fake_engine import FakeEngine
+from support.server_site import MakeSite, Site, open_site
 
 
 @pytest.fixture
 async def make_site() -> AsyncIterator[MakeSite]:
-    clients: list[httpx.AsyncClient] = []
+    sites: list[Site] = []
 
-    def make(
-        engine: FakeEngine | None = None,
-        *,
-        template: JoiningTemplate | None = None,
-        tokenizer: ByteTokenizer | None = None,
-        served: dict[str, Any] | None = None,
-        **options: Any,
-    ) -> Site:
-        own_engine = engine or FakeEngine()
-        own_template = template or JoiningTemplate()
-        app = build_app(
-            own_engine,
-            tokenizer or ByteTokenizer(),
-            own_template,
-            ServerOptions(**options),
-            tiny_served(**(served or {})),
-        )
-        client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://trivium.test")
-        clients.append(client)
-        return Site(app, own_engine, own_template, client)
+    def make(engine: FakeEngine | None = None, **options: Any) -> Site:
+        sites.append(open_site(engine, **options))
+        return sites[-1]
 
     yield make
-    for client in clients:
-        await client.aclose()
+    for site in sites:
+        await site.client.aclose()
 
 
 @pytest.fixture

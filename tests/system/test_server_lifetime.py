@@ -1,0 +1,188 @@
+"""Start, readiness, drain and end of a server process (cases J01 to J04)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+from support.live_server import LiveServer, LivingEngine, live_server
+from support.sse import events
+from trivium.base.errors import CheckpointError
+from trivium.config.options import ServerOptions
+from trivium.server.lifetime import PortTakenError, bind_socket
+
+BODY = {"model": "tiny", "prompt": "hi", "max_tokens": 8}
+
+
+async def stream_text(live: LiveServer) -> str:
+    async with httpx.AsyncClient(base_url=live.url, timeout=10) as client:
+        return (await client.post("/v1/completions", json={**BODY, "stream": True})).text
+
+
+async def begin_streams(live: LiveServer, count: int) -> list[asyncio.Task[str]]:
+    live.engine.hold_after = 2
+    streams = [asyncio.create_task(stream_text(live)) for _ in range(count)]
+    async with asyncio.timeout(5):
+        while len(live.engine.open_ids) < count:
+            await asyncio.sleep(0)
+    await live.engine.held.wait()
+    return streams
+
+
+async def until_draining(live: LiveServer) -> None:
+    async with asyncio.timeout(5):
+        while live.app.state.service.jobs.is_accepting:
+            await asyncio.sleep(0)
+
+
+def tell(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+async def test_running_streams_finish_after_sigterm_and_new_requests_get_503() -> None:
+    async with live_server() as live:
+        streams = await begin_streams(live, 8)
+        tell(signal.SIGTERM)
+        await until_draining(live)
+        async with httpx.AsyncClient(base_url=live.url) as client:
+            for response in (await client.post("/v1/completions", json=BODY), await client.get("/health")):
+                assert response.status_code == 503
+            assert (await client.post("/v1/completions", json=BODY)).headers["retry-after"] == "5"
+            assert (await client.get("/live")).status_code == 200
+        live.engine.release.set()
+        for text in await asyncio.gather(*streams):
+            assert events(text)[-1] == "[DONE]"
+        assert await asyncio.wait_for(live.ended, 5) == 0
+        assert live.engine.life == ["start", "drain", "close"]
+        with pytest.raises(ConnectionRefusedError):
+            await live.connect()
+
+
+async def test_streams_that_do_not_finish_in_time_end_with_one_error_event() -> None:
+    async with live_server(drain_timeout_s=0.05) as live:
+        streams = await begin_streams(live, 3)
+        tell(signal.SIGTERM)
+        for text in await asyncio.wait_for(asyncio.gather(*streams), 5):
+            seen = events(text)
+            assert [payload for payload in seen if "error" in payload] == [seen[-1]]
+            assert seen[-1]["error"]["code"] == "shutting_down"
+        assert await asyncio.wait_for(live.ended, 5) == 0
+        assert live.engine.open_ids == set()
+
+
+async def test_a_whole_answer_that_does_not_finish_in_time_is_a_503() -> None:
+    async with live_server(drain_timeout_s=0.05) as live:
+        live.engine.hold_after = 2
+        async with httpx.AsyncClient(base_url=live.url) as client:
+            asked = asyncio.create_task(client.post("/v1/completions", json=BODY))
+            await asyncio.wait_for(live.engine.held.wait(), 5)
+            tell(signal.SIGINT)
+            assert (await asyncio.wait_for(asked, 5)).status_code == 503
+        assert await asyncio.wait_for(live.ended, 5) == 0
+
+
+async def test_a_second_signal_ends_at_once() -> None:
+    async with live_server(drain_timeout_s=600.0) as live:
+        streams = await begin_streams(live, 2)
+        tell(signal.SIGTERM)
+        await until_draining(live)
+        began = time.monotonic()
+        tell(signal.SIGTERM)
+        assert await asyncio.wait_for(live.ended, 5) == 128 + signal.SIGTERM
+        assert time.monotonic() - began < 2
+        assert live.engine.life == ["start", "close"]
+        for stream in streams:
+            stream.cancel()
+        await asyncio.gather(*streams, return_exceptions=True)
+
+
+async def test_an_idle_server_ends_at_once() -> None:
+    async with live_server() as live:
+        tell(signal.SIGTERM)
+        assert await asyncio.wait_for(live.ended, 5) == 0
+
+
+async def test_nothing_but_liveness_is_green_before_the_model_is_ready() -> None:
+    engine = LivingEngine()
+    engine.may_be_ready.clear()
+    async with live_server(engine) as live, httpx.AsyncClient(base_url=live.url) as client:
+
+        async def statuses() -> list[int]:
+            paths = ("/health", "/ready", "/v1/models", "/live")
+            seen = [(await client.get(path)).status_code for path in paths]
+            return [*seen, (await client.post("/v1/completions", json=BODY)).status_code]
+
+        assert await statuses() == [503, 503, 503, 200, 503]  # possibly before the application is there at all
+        await asyncio.wait_for(engine.started.wait(), 5)
+        assert await statuses() == [503, 503, 503, 200, 503]
+        engine.may_be_ready.set()
+        await asyncio.wait_for(live.ready.wait(), 5)
+        assert await statuses() == [200, 200, 200, 200, 200]
+
+
+async def test_an_engine_that_cannot_be_built_ends_the_server_with_its_reason() -> None:
+    engine = LivingEngine()
+    engine.fault = CheckpointError("model.safetensors is truncated")
+    async with live_server(engine) as live:
+        with pytest.raises(CheckpointError, match="truncated"):
+            await asyncio.wait_for(live.ended, 5)
+        assert engine.life == ["start", "close"]
+
+
+async def test_sigterm_while_the_model_loads_ends_the_server() -> None:
+    engine = LivingEngine()
+    engine.may_be_ready.clear()
+    async with live_server(engine) as live:
+        await asyncio.wait_for(engine.started.wait(), 5)
+        tell(signal.SIGTERM)
+        assert await asyncio.wait_for(live.ended, 5) == 0
+
+
+async def test_open_streams_end_with_an_error_when_the_engine_dies() -> None:
+    async with live_server() as live:
+        streams = await begin_streams(live, 4)
+        live.engine.die()
+        for text in await asyncio.wait_for(asyncio.gather(*streams), 5):
+            assert events(text)[-1]["error"]["code"] == "engine_dead"
+        async with httpx.AsyncClient(base_url=live.url) as client:
+            assert (await client.get("/health")).status_code == 503
+
+
+def test_a_taken_port_is_named_also_while_its_owner_still_loads() -> None:
+    with bind_socket(ServerOptions(port=0)) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(PortTakenError, match=str(port)):
+            bind_socket(ServerOptions(port=port))
+
+
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 70_000), ("203.0.113.7", 8000), ("no such host", 8000)])
+def test_an_address_that_cannot_be_had_is_an_error(host: str, port: int) -> None:
+    with pytest.raises(PortTakenError, match=str(port)):
+        bind_socket(ServerOptions(host=host, port=port))
+
+
+def test_a_second_server_on_a_port_exits_with_one_before_loading() -> None:
+    script = (
+        "import sys; from trivium.server import run; from trivium.config.options import *;"
+        "options = EngineOptions(model=ModelOptions(model='/does/not/exist'));"
+        "sys.exit(run(options, ServerOptions(port=int(sys.argv[1]))))"
+    )
+    with bind_socket(ServerOptions(port=0)) as first:
+        port = str(first.getsockname()[1])
+        outcome: Any = subprocess.run(  # noqa: S603  (our own interpreter and script)
+            [sys.executable, "-c", script, port], capture_output=True, text=True, timeout=20, check=False
+        )
+    assert outcome.returncode == 1
+    assert port in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", int(port)))

@@ -1,0 +1,124 @@
+"""The strict JSON reader (case A18, A09's raw bodies)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from trivium.server.body import parse_json_object, read_json_object
+from trivium.server.errors import BadBodyError, BodyTooLargeError, ClientGoneError, MediaTypeError
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"  \n",
+        b"{:",
+        b'{"a": 1',
+        b'{"a": 1} x',
+        b"\xef\xbb\xbf{}",
+        "{}".encode("utf-16"),
+        b'{"prompt": "\xc4\xe3\xba\xc3"}',
+        b'{"prompt": "a\x00b"}',
+        b"\x00",
+        b"[]",
+        b'"text"',
+        b"null",
+        b"12",
+        b'{"temperature": NaN}',
+        b'{"temperature": Infinity}',
+        b'{"temperature": -Infinity}',
+        b'{"temperature": 1e999}',
+        b'{"temperature": -1e999}',
+        b'{"n": ' + b"9" * 5000 + b"}",
+        b'{"a": 1, "a": 2}',
+        b'{"a": {"b": 1, "b": 1}}',
+        b'{"prompt": "\\ud800"}',
+        b'{"prompt": ["x", {"y": "\\uDC00"}]}',
+        b'{"\\ud800": 1}',
+        b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b"{'a': 1}",
+    ],
+)
+def test_what_is_no_strict_json_object_is_refused(body: bytes) -> None:
+    with pytest.raises(BadBodyError):
+        parse_json_object(body)
+
+
+def test_pairs_of_surrogates_and_escaped_controls_are_characters() -> None:
+    assert parse_json_object(b'{"a": "\\ud83d\\ude00\\u0000"}') == {"a": "😀\x00"}
+
+
+def test_large_whole_numbers_stay_exact() -> None:
+    assert parse_json_object(b'{"seed": 18446744073709551615}') == {"seed": (1 << 64) - 1}
+
+
+class Channel:
+    """An ASGI receive channel that plays messages and counts how many were taken."""
+
+    def __init__(self, messages: Sequence[dict[str, Any]]) -> None:
+        self._messages = list(messages)
+        self.num_taken = 0
+
+    async def __call__(self) -> dict[str, Any]:
+        self.num_taken += 1
+        return self._messages[self.num_taken - 1]
+
+
+def chunk(body: bytes, *, more: bool = True) -> dict[str, Any]:
+    return {"type": "http.request", "body": body, "more_body": more}
+
+
+def scope(**headers: str) -> dict[str, Any]:
+    return {"headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]}
+
+
+async def test_a_body_in_pieces_is_joined() -> None:
+    channel = Channel([chunk(b'{"a"'), chunk(b": 1"), chunk(b"}", more=False)])
+    assert await read_json_object(scope(), channel, max_bytes=100) == {"a": 1}
+
+
+async def test_a_body_without_a_length_is_refused_as_soon_as_it_is_too_long() -> None:
+    channel = Channel([chunk(b"x" * 60)] * 100)
+    with pytest.raises(BodyTooLargeError, match="100 bytes"):
+        await read_json_object(scope(), channel, max_bytes=100)
+    assert channel.num_taken == 2
+
+
+async def test_a_declared_length_above_the_limit_is_refused_before_reading() -> None:
+    channel = Channel([])
+    with pytest.raises(BodyTooLargeError):
+        await read_json_object(scope(content_length="101"), channel, max_bytes=100)
+    assert channel.num_taken == 0
+
+
+async def test_a_false_small_length_does_not_lift_the_limit() -> None:
+    channel = Channel([chunk(b"x" * 200, more=False)])
+    with pytest.raises(BodyTooLargeError):
+        await read_json_object(scope(content_length="2"), channel, max_bytes=100)
+
+
+async def test_a_client_that_leaves_while_sending_is_noticed() -> None:
+    channel = Channel([chunk(b"{"), {"type": "http.disconnect"}])
+    with pytest.raises(ClientGoneError):
+        await read_json_object(scope(), channel, max_bytes=100)
+
+
+@pytest.mark.parametrize("media_type", ["application/json", "Application/JSON; charset=utf-8", "application/a+json"])
+async def test_json_media_types_are_taken(media_type: str) -> None:
+    channel = Channel([chunk(b"{}", more=False)])
+    assert await read_json_object(scope(content_type=media_type), channel, max_bytes=100) == {}
+
+
+@pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
+async def test_bodies_that_a_web_page_may_send_unasked_are_refused(media_type: str) -> None:
+    with pytest.raises(MediaTypeError):
+        await read_json_object(scope(content_type=media_type), Channel([]), max_bytes=100)
+
+
+async def test_an_untyped_body_from_a_browser_is_refused() -> None:
+    with pytest.raises(MediaTypeError):
+        await read_json_object(scope(origin="http://evil.example"), Channel([]), max_bytes=100)
