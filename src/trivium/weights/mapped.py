@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trivium.base.errors import CheckpointError, ensure
+from trivium.base.errors import CheckpointError, InternalError, ensure
 
 
 class MappedFile:
@@ -55,8 +55,7 @@ class MappedFile:
             InternalError: The file was closed.
         """
         if self._mapping is None:
-            ensure(condition=False, message=f"{self.path} is read after its checkpoint was closed")
-            raise AssertionError  # pragma: no cover
+            raise InternalError(f"{self.path} is read after its checkpoint was closed")
         return self._mapping
 
     def close(self) -> None:

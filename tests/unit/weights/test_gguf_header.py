@@ -236,7 +236,7 @@ def outcome(path: Path, content: bytes) -> None:
 
 
 HEADER_BYTES = 6000
-_DAMAGE = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+_DAMAGE = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @_DAMAGE

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from support.tiny_checkpoints import hub_config, hub_weights, write_hub
-from trivium.base.errors import CheckpointError
+from trivium.base.errors import CheckpointError, InternalError
 from trivium.weights.checkpoint import open_checkpoint
 from trivium.weights.mapped import MappedFile
 from trivium.weights.safetensors import read_header
@@ -208,6 +208,14 @@ def test_the_fingerprint_follows_the_contents_and_the_configuration(
     assert fingerprint(write_hub(tmp_path / "d", CONFIG | {"rope_theta": 5.0}, weights)) != original
     changed = dict(weights) | {"model.norm.weight": weights["model.norm.weight"] + 1}
     assert fingerprint(write_hub(tmp_path / "e", CONFIG, changed)) != original
+
+
+def test_reading_after_close_is_an_error_of_ours(tmp_path: Path, weights: dict[str, np.ndarray]) -> None:
+    checkpoint = open_checkpoint(write_hub(tmp_path, CONFIG, weights))
+    checkpoint.close()
+    checkpoint.close()
+    with pytest.raises(InternalError, match=r"model\.safetensors is read after its checkpoint was closed"):
+        checkpoint.tensors["model.norm.weight"].float32()
 
 
 def test_a_view_outlives_the_checkpoint_it_came_from(tmp_path: Path, weights: dict[str, np.ndarray]) -> None:
