@@ -58,7 +58,8 @@ def build_program() -> App:
         version=__version__,
         help_format="plaintext",
         help_epilogue=_EPILOGUE,
-        error_formatter=_usage_error,
+        exit_on_error=False,
+        print_error=False,
         result_action="return_value",
     )
     families: dict[str, App] = {}
@@ -87,31 +88,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = build_program()(words)
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else WENT_WRONG
-    except KeyboardInterrupt:
-        fail("interrupted")
-        return INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output has gone; keep the interpreter from complaining about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return WENT_WRONG
-    except TriviumError as error:
-        return _report(error, words, str(error), CALLED_WRONGLY if isinstance(error, ConfigError) else WENT_WRONG)
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         # The outermost frame: nothing above could do better.
-        hint = "" if _is_debugging(words) else "; --log-level debug shows where"
-        return _report(error, words, f"internal error: {type(error).__name__}: {error}{hint}", WENT_WRONG)
+        return _report(error, is_debugging=_is_debugging(words))
     return result if isinstance(result, int) else OK
 
 
-def _report(error: Exception, words: Sequence[str], message: str, code: int) -> int:
-    if _is_debugging(words):
+def _report(error: BaseException, *, is_debugging: bool) -> int:
+    """Say what went wrong, and return the exit code for it."""
+    if isinstance(error, BrokenPipeError):
+        # Whoever read our output has gone; keep the interpreter from complaining about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return WENT_WRONG
+    message, code = _explain(error)
+    if is_debugging and code == WENT_WRONG:
         traceback.print_exception(error)
+    elif not isinstance(error, (TriviumError, CycloptsError, KeyboardInterrupt)):
+        message += "; --log-level debug shows where"
     fail(message)
     return code
 
 
-def _usage_error(error: CycloptsError) -> str:
-    return f"trivium: {error} See --help."
+def _explain(error: BaseException) -> tuple[str, int]:
+    match error:
+        case KeyboardInterrupt():
+            return "interrupted", INTERRUPTED
+        case CycloptsError():
+            return f"{error} See --help.", CALLED_WRONGLY
+        case ConfigError():
+            return str(error), CALLED_WRONGLY
+        case TriviumError():
+            return str(error), WENT_WRONG
+    return f"internal error: {type(error).__name__}: {error}", WENT_WRONG
 
 
 def _is_debugging(words: Sequence[str]) -> bool:

@@ -1,0 +1,99 @@
+"""Flags: one per option, its help the option's docstring, its value the option's value."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.command_line import Run
+from trivium.base.errors import ConfigError
+from trivium.cli.flags import given_params
+from trivium.config.options import EngineOptions, ServerOptions
+from trivium.config.record import options_of
+from trivium.config.sampling import SamplingParams
+
+OPTIONS = [o for record in (EngineOptions, ServerOptions) for o in options_of(record) if o.name != "model"]
+
+
+def squeezed(text: str) -> str:
+    """Without line breaks, frames and indents."""
+    return " ".join(text.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("command", "options"), [("serve", OPTIONS), ("generate", options_of(SamplingParams))], ids=["serve", "generate"]
+)
+def test_every_option_has_a_flag_with_its_docstring_and_default(trivium: Run, command: str, options: Any) -> None:
+    page = trivium(command, "--help").out
+    for option in options:
+        assert f"{option.flag} " in page
+        words = squeezed(page)
+        for word in option.meaning.split():
+            assert word in words
+        for choice in option.choices:
+            assert choice in words
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (("gemma3-270m",), "model", "gemma3-270m"),
+        (("--page-len", "4"), "page_len", "4"),
+        (("--page-len=4",), "page_len", "4"),
+        (("--no-prefix-cache",), "prefix_cache", "false"),
+        (("--check-accounting",), "check_accounting", "true"),
+        (("--served-model-name", "a,b", "--served-model-name", "c"), "served_model_name", "a, b, c"),
+        (("--max-body-bytes", "1MiB"), "max_body_bytes", "1048576"),
+        (("--max-model-len", "none"), "max_model_len", "none"),
+        (("--api-key", "alice=s3cret"), "api_key", "alice=****"),
+    ],
+)
+def test_flags_set_their_options(trivium: Run, words: tuple[str, ...], name: str, value: str) -> None:
+    shown = json.loads(trivium("config", "show", "--json", *words).out)
+    assert shown[name]["value"] == value
+    assert shown[name]["origin"].startswith("--")
+
+
+def test_config_show_tells_where_each_value_comes_from(
+    trivium: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "trivium.toml"
+    file.write_text('max_queue = 5\napi_key = ["bob=hush"]\n')
+    monkeypatch.setenv("TRIVIUM_MAX_NUM_SEQS", "6")
+    shown = trivium("config", "show", "--config", file, "--port", "7")
+    origins = {line.split()[0]: line.split()[1:] for line in shown.out.splitlines()}
+    assert origins["max_queue"] == ["5", str(file)]
+    assert origins["max_num_seqs"] == ["6", "TRIVIUM_MAX_NUM_SEQS"]
+    assert origins["port"] == ["7", "--port"]
+    assert origins["page_len"] == ["16", "default"]
+    assert "hush" not in shown.out + shown.err
+
+
+def test_sampling_flags_become_parameters_of_their_types() -> None:
+    flags = {
+        "temperature": ("0.5",),
+        "top_k": ("-1",),
+        "stop": ("a, b", "\n"),
+        "stop_token_ids": ("1,2", "3"),
+        "logit_bias": ("5=-100", "6=1.5,7=2"),
+        "ignore_eos": True,
+        "seed": ("18446744073709551615",),
+    }
+    assert given_params(flags) == {
+        "temperature": 0.5,
+        "top_k": -1,
+        "stop": ("a, b", "\n"),
+        "stop_token_ids": (1, 2, 3),
+        "logit_bias": {5: -100.0, 6: 1.5, 7: 2.0},
+        "ignore_eos": True,
+        "seed": 2**64 - 1,
+    }
+
+
+@pytest.mark.parametrize("flags", [{"temperature": ("-1",)}, {"logit_bias": ("5",)}, {"n": ("0",)}, {"seed": ("-1",)}])
+def test_sampling_flags_outside_their_limits_are_refused(flags: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(flags))):
+        given_params(flags)

@@ -1,0 +1,108 @@
+"""`generate`, `chat` and `describe` on a tiny model in this process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.command_line import Run
+
+GREEDY = ("--temperature", "0", "--max-tokens", "6", "--ignore-eos", "--kv-cache-memory", "4MiB")
+
+
+def answers(out: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_generate_answers_flags_stdin_and_a_stream_alike(trivium: Run, tiny: Path) -> None:
+    flag = trivium("generate", tiny, "-p", "abc", *GREEDY)
+    assert flag.code == 0
+    assert trivium("generate", tiny, *GREEDY, stdin="abc\n").out == flag.out
+    assert trivium("generate", tiny, "-p", "abc", "--stream", *GREEDY).out == flag.out
+
+
+def test_generate_writes_json_with_usage(trivium: Run, tiny: Path) -> None:
+    outcome = trivium("generate", tiny, "-p", "abc", "-p", "de", "--json", "-n", "2", "--logprobs", "1", *GREEDY)
+    first, second = answers(outcome.out)
+    assert first["usage"]["completion_tokens"] == 12
+    assert [answer["index"] for answer in second["outputs"]] == [0, 1]
+    assert len(first["outputs"][0]["logprobs"]) == 6
+
+
+def test_generate_reads_json_lines_with_parameters_of_their_own(trivium: Run, tiny: Path) -> None:
+    lines = [
+        {"prompt": "abc", "max_tokens": 2},
+        {"prompt": [97, 98, 99]},
+        {"messages": [{"role": "user", "content": "abc"}], "logit_bias": {"65": 100}},
+    ]
+    text = "\n".join(json.dumps(line) for line in lines)
+    first, second, third = answers(trivium("generate", tiny, "--jsonl", "--json", *GREEDY, stdin=text).out)
+    assert first["usage"]["completion_tokens"] == 2
+    assert second["usage"]["completion_tokens"] == 6
+    assert set(third["outputs"][0]["token_ids"]) == {65}
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin", "code", "message"),
+    [
+        (("--jsonl",), "{", 2, "line 1 of standard input is not JSON"),
+        (("--jsonl",), '{"prompt": "a", "messages": []}', 2, "either prompt or messages"),
+        (("--jsonl",), '{"prompt": "a", "heat": 1}', 1, "heat"),
+        (("--jsonl",), "\n", 2, "no prompt"),
+        (("--jsonl", "-p", "x"), "", 2, "leave out --prompt"),
+        (("-p", "x", "--stream", "--json"), "", 2, "--stream"),
+        (("-p", "x", "--temperature", "-1"), "", 2, "temperature is -1.0"),
+        (("-p", "x", "--logit-bias", "99999=1"), "", 1, "logit_bias is 99999"),
+        (("-p", "x" * 600), "", 1, "512"),
+    ],
+)
+def test_generate_says_what_is_wrong(
+    trivium: Run, tiny: Path, words: tuple[str, ...], stdin: str, code: int, message: str
+) -> None:
+    outcome = trivium("generate", tiny, *words, stdin=stdin)
+    assert outcome.code == code
+    assert message in outcome.err
+
+
+def test_chat_remembers_until_it_is_reset(trivium: Run, tiny: Path) -> None:
+    words = ("chat", tiny, *GREEDY)
+    once = trivium(*words, stdin="hello\n").out
+    both = trivium(*words, stdin="hello\nhello\n").out
+    again = trivium(*words, stdin="hello\n/reset\nhello\n/exit\nnever\n").out
+    assert both.startswith(once)
+    assert both != once * 2
+    assert again == once * 2
+
+
+def test_chat_has_a_system_message_and_lists_its_commands(trivium: Run, tiny: Path) -> None:
+    plain = trivium("chat", tiny, *GREEDY, stdin="hello\n")
+    told = trivium("chat", tiny, "--system", "Be brief.", *GREEDY, stdin="/what\nhello\n")
+    assert told.out != plain.out
+    assert "no command /what" in told.err
+
+
+def test_chat_goes_on_after_a_message_that_is_too_long(trivium: Run, tiny: Path) -> None:
+    outcome = trivium("chat", tiny, *GREEDY, stdin="x" * 600 + "\nhello\n")
+    assert outcome.code == 0
+    assert "trivium: " in outcome.err
+    assert outcome.out == trivium("chat", tiny, *GREEDY, stdin="hello\n").out
+
+
+def test_describe_shows_the_model_without_loading_it(trivium: Run, tiny: Path) -> None:
+    facts = json.loads(trivium("describe", tiny, "--page-len", "8", "--json").out)
+    assert facts["configuration"]["architecture"] == "LlamaForCausalLM"
+    assert sum(row["tensors"] for row in facts["tensors"]) > 10
+    [group] = facts["kv cache"]
+    assert group["bytes per token"] == 2 * 2 * 8 * 4 * 2  # K and V, two heads of 8 floats, two layers
+    assert group["bytes per page of 8"] == 8 * group["bytes per token"]
+    text = trivium("describe", tiny).out
+    for title in ("configuration", "rope", "tensors", "kv cache", "options"):
+        assert f"\n{title}\n" in text
+
+
+def test_describe_build_names_the_kernels(trivium: Run) -> None:
+    facts = json.loads(trivium("describe", "--build", "--json").out)["build"]
+    assert {"version", "isa", "threads", "compiler"} <= facts.keys()
