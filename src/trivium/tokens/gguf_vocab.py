@@ -20,6 +20,10 @@ from trivium.tokens.word_splits import WORD_SPLITS, WordSplit
 _SPECIAL_KINDS = (TokenKind.CONTROL, TokenKind.UNKNOWN)
 _ID_KEYS = ("bos", "eos", "eot", "eom", "unknown", "padding", "separator", "mask")
 """Names of special ids in the file."""
+_KEEP_SPACE = ("<unk>", "<s>", "<|endoftext|>")
+"""Phi-3's added tokens swallow white space behind them, save for these; a GGUF file can't say so.
+
+Source: the published tokenizer.json of Phi-3 mini."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +138,11 @@ def _build_sentencepiece(vocab: GgufVocab, vocab_size: int) -> Tokenizer:
         unk_token=None if unk is None else vocab.tokens[unk],
     )
     adds_space = vocab.flag("add_space_prefix", default=True)
+    # Behind every added token too, not only at the beginning: so do the published tokenizers of Llama 2 and Phi-3.
     to_metaspace = normalizers.Replace(" ", "\u2581")
     steps = [normalizers.Prepend("\u2581"), to_metaspace] if adds_space else [to_metaspace]
     encoder.normalizer = normalizers.Sequence(steps)
-    _add_tokens(encoder, vocab)
+    _add_tokens(encoder, vocab, are_spaces_rewritten=not adds_space)
     return Tokenizer(
         encoder,
         vocab.special_tokens(adds_bos=True),
@@ -187,13 +192,30 @@ def _make_encoder(model: Any, **parts: Any) -> Any:
         raise CheckpointError(f"the GGUF file's vocabulary contradicts itself: {error}") from error
 
 
-def _add_tokens(encoder: Any, vocab: GgufVocab) -> None:
-    """Make control and user-defined tokens stand whole in any text, the longest first."""
+def _add_tokens(encoder: Any, vocab: GgufVocab, *, are_spaces_rewritten: bool = False) -> None:
+    """Make control and user-defined tokens stand whole in any text, the longest first.
+
+    Args:
+        encoder: Gets the tokens.
+        vocab: Names them.
+        are_spaces_rewritten: Spaces become U+2581 and nothing else happens to a text; then tokens with spaces are
+            looked for afterwards, so that both ways of writing them count.
+    """
     from tokenizers import AddedToken  # noqa: PLC0415  (start-up time)
 
+    eats_space = vocab.metadata.get("general.architecture") == "phi3" and vocab.model == "llama"
+
     def added(*kinds: TokenKind, is_special: bool) -> list[Any]:
-        texts = (vocab.tokens[id_] for id_ in vocab.ids_of(*kinds))
-        return [AddedToken(text, special=is_special, normalized=False) for text in texts if text]
+        texts = filter(None, (vocab.tokens[id_] for id_ in vocab.ids_of(*kinds)))
+        return [
+            AddedToken(
+                text,
+                special=is_special,
+                normalized=are_spaces_rewritten and not is_special and " " in text,
+                rstrip=eats_space and text not in _KEEP_SPACE,
+            )
+            for text in texts
+        ]
 
     encoder.add_special_tokens(added(*_SPECIAL_KINDS, is_special=True))
     encoder.add_tokens(added(TokenKind.USER_DEFINED, is_special=False))

@@ -7,9 +7,10 @@ Every loop turn, call, operator and filter pays here before or after it runs; wh
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from trivium.base.clock import Clock, SystemClock
 
 MAX_LETTERS = 1 << 24
 """Most letters of any one text, or of everything in a container together (a value counts as 16)."""
@@ -30,9 +31,10 @@ class OverBudgetError(Exception):
 class RenderBudget:
     """What is left to one rendering."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = SystemClock() if clock is None else clock
         self._work_left = MAX_WORK
-        self._ends_at_s = time.monotonic() + MAX_SECONDS
+        self._ends_at_s = self._clock.now_s() + MAX_SECONDS
 
     def pay(self, work: int) -> None:
         """Take `work` off.
@@ -43,7 +45,7 @@ class RenderBudget:
         self._work_left -= work
         if self._work_left < 0:
             raise OverBudgetError(f"it does more than {MAX_WORK} pieces of work (an endless loop?)")
-        if time.monotonic() > self._ends_at_s:
+        if self._clock.now_s() > self._ends_at_s:
             raise OverBudgetError(f"it takes longer than {MAX_SECONDS:g} s")
 
     def pay_for(self, value: Any) -> Any:

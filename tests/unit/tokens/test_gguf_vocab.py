@@ -83,6 +83,19 @@ def test_unused_tokens_are_never_written_by_a_text() -> None:
     assert 265 not in byte_level(pre="llama-bpe").encode("[PAD]", add_special_tokens=False)
 
 
+def test_tokens_of_phi_3_swallow_the_white_space_behind_them() -> None:
+    phi3 = build_tokenizer(metaspace_metadata() | {"general.architecture": "phi3"})
+    think, end = phi3.token_id("<think>"), phi3.token_id("</s>")
+    assert phi3.encode("<think>\n </s>", add_special_tokens=False) == [think, end]
+    assert metaspace().encode("<think>\n</s>", add_special_tokens=False) != [think, end]
+
+
+def test_a_space_is_put_behind_every_added_token_too() -> None:
+    tokenizer = metaspace()
+    ids = tokenizer.encode("<s>hello", add_special_tokens=False)
+    assert [tokenizer.token_bytes(id_) for id_ in ids] == [b"<s>", b" hello"]
+
+
 def _twelve() -> dict[str, object]:
     plain = byte_level_metadata()
     return {
