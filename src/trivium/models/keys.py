@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from trivium.base.errors import ModelError
 
 LARGEST_COUNT = 1 << 31
+TINIEST_NUMBER, LARGEST_NUMBER = 1e-30, 1e15
+"""Limits of every number, so that nothing computed from a few of them overflows."""
 LONGEST_SHOWN = 80
 """Characters of a value that an error shows."""
 
@@ -67,7 +68,7 @@ class Keys:
         return value
 
     def number(self, key: str, *, at_least: float = 0.0) -> float:
-        """Return a finite number above 0 and not below `at_least`.
+        """Return a number above 0, not below `at_least`, up to `LARGEST_NUMBER`.
 
         Raises:
             ModelError: The key is absent, or its value is anything else.
@@ -78,7 +79,7 @@ class Keys:
         return number
 
     def optional_number(self, key: str, *, at_least: float = 0.0) -> float | None:
-        """Return a finite number above 0 and not below `at_least`, or `None` where the key is absent or null.
+        """Return a number as `number` does, or `None` where the key is absent or null.
 
         Raises:
             ModelError: The value is anything else.
@@ -86,9 +87,9 @@ class Keys:
         value = self.value(key)
         if value is None:
             return None
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value) or value <= 0 or value < at_least:
-            raise self.refusal(key, f"a number of at least {at_least:g}" if at_least else "a number above 0")
+        if not _is_number(value) or not max(at_least, TINIEST_NUMBER) <= value <= LARGEST_NUMBER:
+            low = f"{at_least:g}" if at_least else "above 0"
+            raise self.refusal(key, f"a number from {low} to {LARGEST_NUMBER:g}")
         return float(value)
 
     def numbers(self, key: str, *, length: int) -> tuple[float, ...]:
@@ -99,7 +100,7 @@ class Keys:
         """
         value = self.value(key)
         is_list = isinstance(value, (list, tuple)) and len(value) == length
-        if not is_list or not all(isinstance(x, (int, float)) and math.isfinite(x) and x > 0 for x in value):
+        if not is_list or not all(_is_number(x) and TINIEST_NUMBER <= x <= LARGEST_NUMBER for x in value):
             raise self.refusal(key, f"a list of {length} numbers above 0")
         return tuple(float(x) for x in value)
 
@@ -128,6 +129,10 @@ class Keys:
     def refusal(self, key: str, limit: str) -> ModelError:
         """Return the error that says what `key` is and what it must be."""
         return ModelError(f"{self._where}: '{key}' is {_shortened(self.value(key))}; it must be {limit}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _shortened(value: Any) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trivium.base.errors import ModelError
-from trivium.models.keys import Keys
+from trivium.models.keys import LONGEST_SHOWN, Keys
 
 FULL = "full_attention"
 SLIDING = "sliding_attention"
@@ -58,9 +58,9 @@ def layer_kinds(keys: Keys, rule: KindRule, num_layers: int) -> list[str]:
     listed = keys.value("layer_types")
     if not isinstance(listed, list) or len(listed) != num_layers:
         raise keys.refusal("layer_types", f"a list of {num_layers} layer kinds")
-    unknown = [kind for kind in listed if kind not in {FULL, SLIDING}]
+    unknown = [kind for kind in listed if kind not in (FULL, SLIDING)]
     if unknown:
-        raise ModelError(f"'layer_types' holds {unknown[0]!r}; known are {FULL} and {SLIDING}")
+        raise ModelError(f"'layer_types' holds {repr(unknown[0])[:LONGEST_SHOWN]}; known are {FULL} and {SLIDING}")
     if rule in {all_full, all_sliding_if_window} and listed != by_rule:
         raise keys.refusal("layer_types", f"{by_rule[0]} in every layer, which is what 'sliding_window' says")
     if SLIDING in listed and keys.value("use_sliding_window") is False:

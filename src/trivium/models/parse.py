@@ -47,7 +47,15 @@ def parse_config(hf_config: Mapping[str, Any]) -> ModelConfig:
         UnknownArchitectureError: There is no definition for the architecture.
         ModelError: A key is absent, malformed, contradictory, or asks for what is not supported.
     """
-    architecture = find_architecture(hf_config)
+    return parse_as(find_architecture(hf_config), hf_config)
+
+
+def parse_as(architecture: Architecture, hf_config: Mapping[str, Any]) -> ModelConfig:
+    """Read a model's configuration by the rules of `architecture`, whatever it calls itself.
+
+    Raises:
+        ModelError: A key is absent, malformed, contradictory, or asks for what is not supported.
+    """
     keys = _text_keys(hf_config, architecture)
     _refuse_unsupported(keys, architecture)
     num_heads, num_kv_heads, head_width = _heads(keys)

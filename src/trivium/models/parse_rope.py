@@ -45,6 +45,8 @@ _LLAMA3_KEYS = frozenset({"original_max_position_embeddings", "low_freq_factor",
 _LONGROPE_KEYS = frozenset({"short_factor", "long_factor"})
 _KNOWN_KEYS = _COMMON_KEYS | _YARN_KEYS | _LLAMA3_KEYS | _LONGROPE_KEYS
 LEAST_ROTARY_DIM = 2
+ROUNDING = 1e-6
+"""Makes 80 * (28 / 80) the 28 that it was."""
 _DEFAULTS: Mapping[str, Any] = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True}
 
 
@@ -78,12 +80,10 @@ def parse_rope(keys: Keys, rules: RopeRules, kind: str, head_width: int) -> Rope
     given = _section(keys, kind, is_local=is_local)
     unknown = sorted(set(given) - _KNOWN_KEYS)
     if unknown:
-        raise ModelError(
-            f"rope parameters hold unknown '{unknown[0]}' = {given[unknown[0]]!r}, which cannot be honoured"
-        )
+        raise ModelError(f"rope parameters hold unknown '{unknown[0]}', which cannot be honoured")
     section = Keys(given, defaults=_DEFAULTS, where="rope parameters")
     theta_key = rules.local_theta_key if is_local and rules.local_theta_key else "rope_theta"
-    theta = _agreed(section, "rope_theta", keys, theta_key)
+    theta = _checked_theta(_agreed(section, "rope_theta", keys, theta_key), theta_key)
     share = _agreed(section, "partial_rotary_factor", keys, "partial_rotary_factor", default=1.0)
     rope_kind = _kind(section, rules)
     rotary_dim = _rotary_dim(share, head_width, rules)
@@ -140,6 +140,12 @@ def _agreed(section: Keys, key: str, keys: Keys, outer_key: str, *, default: flo
     return chosen
 
 
+def _checked_theta(theta: float, key: str) -> float:
+    if theta <= 1.0:
+        raise ModelError(f"'{key}' is {theta:g}; it must be above 1, so that wavelengths grow")
+    return theta
+
+
 def _kind(section: Keys, rules: RopeRules) -> RopeKind:
     spellings = {**_SPELLINGS, **(rules.spellings or {})}
     kinds = [section.choice(key, spellings) for key in ("rope_type", "type") if section.has(key)]
@@ -152,7 +158,7 @@ def _kind(section: Keys, rules: RopeRules) -> RopeKind:
 def _rotary_dim(share: float, head_width: int, rules: RopeRules) -> int:
     if share != 1.0 and not rules.can_rotate_part:
         raise ModelError(f"'partial_rotary_factor' is {share:g}; this architecture rotates whole heads")
-    rotary_dim = int(head_width * share)
+    rotary_dim = int(head_width * share + ROUNDING)
     if rotary_dim % 2 or not LEAST_ROTARY_DIM <= rotary_dim <= head_width:
         raise ModelError(f"rope would rotate {rotary_dim} of {head_width} elements; it must be an even number from 2")
     return rotary_dim
@@ -167,6 +173,8 @@ def _original_positions(section: Keys, keys: Keys, kind: RopeKind) -> int:
     if inner is not None and outer is not None and inner != outer:
         raise ModelError(f"'{key}' is {outer} but {inner} among the rope parameters; keep one")
     original = inner or outer or configured
+    if kind == "longrope" and original == 1:
+        raise ModelError(f"'{key}' is 1; longrope needs an original context of at least 2")
     if kind == "dynamic" and original != configured:
         raise ModelError(f"'{key}' is {original}; dynamic scaling starts at 'max_position_embeddings' ({configured})")
     return original

@@ -9,6 +9,7 @@ from trivium.base.errors import ModelError, UnknownArchitectureError
 from trivium.models.architecture import Architecture
 from trivium.models.gemma2 import GEMMA2
 from trivium.models.gemma3 import GEMMA3, GEMMA3_MULTIMODAL
+from trivium.models.keys import LONGEST_SHOWN
 from trivium.models.llama import LLAMA
 from trivium.models.mistral import MISTRAL
 from trivium.models.olmo2 import OLMO2
@@ -57,15 +58,17 @@ def find_architecture(hf_config: Mapping[str, Any]) -> Architecture:
     names, model_type = hf_config.get("architectures"), hf_config.get("model_type")
     if names:
         if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-            raise ModelError(f"'architectures' is {names!r}; it must be a list of names")
+            raise ModelError(f"'architectures' is {repr(names)[:LONGEST_SHOWN]}; it must be a list of names")
         known = [name for name in names if name in _BY_NAME]
         return architecture_named(known[0] if known else names[0])
     if model_type is None:
         raise ModelError("the configuration names neither 'architectures' nor 'model_type'")
-    if model_type not in _BY_MODEL_TYPE:
+    if not isinstance(model_type, str) or model_type not in _BY_MODEL_TYPE:
         raise _unknown(f"model_type {model_type}")
     return _BY_MODEL_TYPE[model_type]
 
 
 def _unknown(name: str) -> UnknownArchitectureError:
-    return UnknownArchitectureError(f"unknown architecture '{name}'; known are: {', '.join(known_architectures())}")
+    return UnknownArchitectureError(
+        f"unknown architecture '{name[:LONGEST_SHOWN]}'; known are: {', '.join(known_architectures())}"
+    )

@@ -10,6 +10,9 @@ import pytest
 from trivium.base.errors import UnknownArchitectureError
 from trivium.ir.printer import to_text
 from trivium.models import build_graph, known_architectures, kv_spec, parse_config
+from trivium.models._template import TEMPLATE
+from trivium.models.decoder import build_decoder
+from trivium.models.parse import parse_as
 
 GRAPHS = Path(__file__).parent / "graphs"
 SIZES: dict[str, Any] = {
@@ -38,6 +41,16 @@ def test_the_graph_is_the_one_on_file(architecture: str) -> None:
     path = GRAPHS / f"{architecture}.txt"
     assert path.exists(), f"write {path}:\n{text}"
     assert text == path.read_text(), text
+
+
+def test_the_template_parses_and_builds_but_is_not_registered() -> None:
+    config = parse_as(TEMPLATE, {**SIZES, "attention_bias": True, "partial_rotary_factor": 0.67})
+    text = to_text(build_decoder(config, TEMPLATE.layer))
+    assert TEMPLATE.name not in known_architectures()
+    assert text.count("= rms_norm(") == 2
+    assert "window=8" in text
+    assert "layers.0.self_attn.q_proj.bias" in text
+    assert "rope(rotary_dim=4" in text
 
 
 def test_tied_embeddings_need_no_head() -> None:
