@@ -70,6 +70,8 @@ def hub_weights(config: Mapping[str, Any], seed: int = 0) -> Weights:
     for layer in range(config["num_hidden_layers"]):
         for name, shape in _layer_shapes(architecture).items():
             shapes[f"model.layers.{layer}.{name}"] = shape
+            if config.get("attention_bias") and name.endswith("_proj.weight") and "self_attn" in name:
+                shapes[f"model.layers.{layer}.{name.replace('.weight', '.bias')}"] = shape[:1]
     return {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
 
 

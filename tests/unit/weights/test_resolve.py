@@ -72,8 +72,11 @@ def test_a_name_that_means_nothing_lists_the_catalog_and_what_is_close() -> None
     assert "did you mean" not in refusal("xyzzy")
 
 
-def test_a_revision_of_a_catalog_model_is_refused() -> None:
-    assert "catalog models like 'smollm2' are pinned" in refusal("smollm2", revision="main")
+def test_a_revision_of_what_is_not_on_the_hub_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "org" / "model").mkdir(parents=True)
+    (tmp_path / "org" / "model" / "config.json").write_text("{}")
+    for name in ("smollm2", "org/model", "x.gguf"):
+        assert f"revision 'v1' was given, but '{name}' is not a model of the hub" in refusal(name, revision="v1")
 
 
 def test_what_is_there_but_no_model_says_why(tmp_path: Path) -> None:
