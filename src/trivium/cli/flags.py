@@ -24,7 +24,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 GivenFlags = Mapping[str, Any]
 """Option name to the texts of its flag, or a switch's state; options whose flag was not given are absent."""
-ConfigFile = Annotated[Path | None, Parameter(help="YAML or TOML file of options.", show_default=False)]
+ConfigFile = Annotated[
+    Path | None, Parameter(help="YAML or TOML file of options; TRIVIUM_CONFIG when not given.", show_default=False)
+]
 
 
 def flags_of(*records: type, without: Collection[str] = ()) -> Callable[[F], F]:

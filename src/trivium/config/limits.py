@@ -25,11 +25,24 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "keep_alive_s": (0.1, 86400.0),
     "heartbeat_timeout_s": (0.1, 86400.0),
     "drain_timeout_s": (0.0, 86400.0),
+    # of `trivium bench`
+    "num_requests": (1, 1 << 24),
+    "prompt_len": (1, 1 << 24),
+    "output_len": (1, 1 << 24),
+    "prefix_len": (0, 1 << 24),
+    "turns": (1, 1000),
+    "workload_seed": (0, (1 << 63) - 1),
+    "concurrency": (1, 65536),
+    "sweep": (1, 65536),
+    "rate": (1e-6, 1e6),
+    "warm_up": (0, 1 << 24),
+    "timeout_s": (0.1, 86400.0),
+    "price": (0.0, 1e9),
 }
-"""Smallest and greatest value of every option that is a number."""
+"""Smallest and greatest value of every option that is a number, or of each number of a list."""
 
 NOT_EMPTY = ("model", "device", "host")
-FILES = ("api_key_file", "ssl_certfile", "ssl_keyfile")
+FILES = ("api_key_file", "ssl_certfile", "ssl_keyfile", "prompts_file")
 """Options that name a file which must be there."""
 
 
@@ -65,8 +78,9 @@ def check_value(name: str, value: Any, origin: str) -> None:
         return
     if name in RANGES:
         low, high = RANGES[name]
-        if not low <= value <= high:
-            raise refused(name, value, origin, f"from {low:g} to {high:.10g}")
+        for number in value if isinstance(value, tuple) else (value,):
+            if not low <= number <= high:
+                raise refused(name, number, origin, f"from {low:g} to {high:.10g}")
     if name in NOT_EMPTY and not str(value).strip():
         raise refused(name, value, origin, "a text that is not empty")
     if name in FILES and not Path(value).is_file():

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trivium.sampling.softmax import Softmax, estimate, running_total, softmax
+from trivium.sampling.softmax import MAX_ESTIMATED, Softmax, estimate, running_total, softmax
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Logits = NDArray[np.float32] | NDArray[np.float64]
 
-_WORTH_ESTIMATING = 4096
-"""Candidates from which an estimate is cheaper than exact weights."""
+_WORTH_ESTIMATING = range(4096, MAX_ESTIMATED + 1)
+"""Numbers of candidates of which an estimate is cheaper than exact weights, and bounded."""
 
 
 class Candidates:
@@ -51,7 +51,7 @@ class Candidates:
 
     def weighings(self) -> Iterator[Softmax]:
         """Yield the weights, cheapest first; the last one is exact, and the first may be."""
-        if self._softmax is None and len(self) >= _WORTH_ESTIMATING:
+        if self._softmax is None and len(self) in _WORTH_ESTIMATING:
             yield estimate(self.logits, self.greatest, self.temperature)
         yield self.softmax
 

@@ -33,8 +33,11 @@ _LOG2_E = 1.4426950408889634
 _LN2_HIGH = 0.6931471803691238
 _LN2_LOW = 1.9082149292705877e-10
 _COEFFICIENTS = tuple(1.0 / math.factorial(k) for k in range(12, -1, -1))
+MAX_ESTIMATED = 1 << 21
+"""Most terms for which an estimate's slack is a bound."""
+
 _SLACK = 1e-9
-"""Bounds |estimated sum - exact sum| / total: under 2**21 terms round to 2**-32 relative at worst, on either side."""
+"""Bounds |estimated sum - exact sum| / total: 2**21 terms round to 2**-32 relative at worst, on either side."""
 _TILE = 16384
 """Elements per pass over the polynomial, so that its operands stay in the second-level cache."""
 

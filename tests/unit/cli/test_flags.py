@@ -10,11 +10,13 @@ import pytest
 
 from support.command_line import Run
 from trivium.base.errors import ConfigError
+from trivium.bench.options import ReportOptions, ServeOptions, WorkloadOptions
 from trivium.cli.flags import given_params
 from trivium.config.options import EngineOptions, ServerOptions
 from trivium.config.record import options_of
 from trivium.config.sampling import SamplingParams
 
+BENCH = [o for record in (WorkloadOptions, ServeOptions, ReportOptions) for o in options_of(record)]
 OPTIONS = [o for record in (EngineOptions, ServerOptions) for o in options_of(record) if o.name != "model"]
 
 
@@ -24,17 +26,17 @@ def squeezed(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("command", "options"), [("serve", OPTIONS), ("generate", options_of(SamplingParams))], ids=["serve", "generate"]
+    ("words", "options"),
+    [(["serve"], OPTIONS), (["generate"], options_of(SamplingParams)), (["bench", "serve"], BENCH)],
+    ids=["serve", "generate", "bench serve"],
 )
-def test_every_option_has_a_flag_with_its_docstring_and_default(trivium: Run, command: str, options: Any) -> None:
-    page = trivium(command, "--help").out
+def test_every_option_has_a_flag_with_its_docstring_and_default(trivium: Run, words: list[str], options: Any) -> None:
+    page = trivium(*words, "--help").out
     for option in options:
         assert f"{option.flag} " in page
-        words = squeezed(page)
-        for word in option.meaning.split():
-            assert word in words
-        for choice in option.choices:
-            assert choice in words
+        text = squeezed(page)
+        assert set(option.meaning.split()) <= set(text.split())
+        assert all(choice in text for choice in option.choices)
 
 
 @pytest.mark.parametrize(
@@ -97,3 +99,12 @@ def test_sampling_flags_become_parameters_of_their_types() -> None:
 def test_sampling_flags_outside_their_limits_are_refused(flags: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(flags))):
         given_params(flags)
+
+
+@pytest.mark.parametrize(
+    ("flag", "text"), [("--concurrency", "0"), ("--sweep", "1,0"), ("--rate", "0"), ("--turns", "0")]
+)
+def test_bench_flags_outside_their_limits_are_refused(trivium: Run, flag: str, text: str) -> None:
+    outcome = trivium("bench", "serve", flag, text)
+    assert outcome.code == 2
+    assert f"(from {flag}); it must be from" in outcome.err
