@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from trivium.base.errors import CheckpointError
 from trivium.weights.stored import StoredTensor
 
@@ -51,7 +53,7 @@ class GGUFFields:
         return value
 
     def number(self, name: str, default: float | None = None) -> float | None:
-        """Return a finite number, or the default.
+        """Return a finite number as a configuration would write it, or the default.
 
         Raises:
             CheckpointError: The value is not a finite number.
@@ -61,7 +63,10 @@ class GGUFFields:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise self.error(name, f"is {str(value)[:80]}; it must be a finite number")
-        return float(value)
+        with np.errstate(over="ignore", under="ignore"):
+            narrow = np.float32(value)
+        # most are stored as float32: take the shortest decimal that means it, 1e-05 and not 9.999999747378752e-06
+        return float(str(narrow)) if float(narrow) == value else float(value)
 
     def tensor(self, name: str) -> tuple[float, ...] | None:
         """Return a small float tensor's values, or `None` when the file has none of that name."""

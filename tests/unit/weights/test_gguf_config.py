@@ -53,9 +53,8 @@ def test_both_formats_say_the_same_of_a_model(tmp_path: Path, architecture: str)
     expected = hub_config(architecture)
     with open_checkpoint(write_gguf(tmp_path / "x.gguf", expected, hub_weights(expected))) as checkpoint:
         config = checkpoint.hf_config
-    for key in expected.keys() - {"rms_norm_eps"}:
-        assert config[key] == expected[key], key
-    assert config["rms_norm_eps"] == pytest.approx(expected["rms_norm_eps"], rel=1e-6)
+    for key, value in expected.items():
+        assert config[key] == value, key
     assert (config["bos_token_id"], config["eos_token_id"]) == (1, 2)
 
 
@@ -101,6 +100,14 @@ def test_vocabulary_arrays_must_have_one_length() -> None:
 def test_more_tokens_than_embedding_rows_are_refused() -> None:
     with pytest.raises(CheckpointError, match=r"tokens has 97 entries, token_embd.weight only 96 rows"):
         config_of("llama", **{"tokenizer.ggml.tokens": ["a"] * 97})
+
+
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [(float(np.float32(1e-5)), 1e-5), (0.1, 0.1), (1e300, 1e300), (1e-300, 1e-300), (500_000.0, 5e5)],
+)
+def test_numbers_are_said_as_a_configuration_would_write_them(stored: float, said: float) -> None:
+    assert config_of("llama", {"rope.freq_base": stored})["rope_theta"] == said
 
 
 def test_a_value_per_layer_is_one_value_when_all_agree() -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from support.tiny_checkpoints import hub_config, hub_weights, write_hub
@@ -122,6 +124,24 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.safetensors").touch()
     with pytest.raises(CheckpointError, match="the file is empty"):
         MappedFile(tmp_path / "x.safetensors")
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(changes=st.lists(st.tuples(st.integers(0, 500), st.integers(0, 255)), min_size=1, max_size=4))
+def test_changed_header_bytes_end_in_tensors_or_a_clear_error(tmp_path: Path, changes: list[tuple[int, int]]) -> None:
+    header = {f"t{i}": entry(16 * i, 16 * (i + 1)) for i in range(8)}
+    path = safetensors_file(tmp_path / "x.safetensors", header, DATA * 8)
+    content = bytearray(path.read_bytes())
+    for position, value in changes:
+        content[position] = value
+    path.write_bytes(content)
+    message = ""
+    try:
+        for stored in read_header(MappedFile(path)).values():
+            assert stored.raw().size == stored.num_bytes
+    except CheckpointError as error:
+        message = str(error)
+    assert "\n" not in message
 
 
 def test_a_missing_shard_is_named(tmp_path: Path, weights: dict[str, np.ndarray]) -> None:
