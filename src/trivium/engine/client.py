@@ -144,7 +144,8 @@ class EngineClient:
         self._calls: dict[int, asyncio.Future[dict[str, object]]] = {}
         self._next_call = 0
         self._engine: _Incarnation | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._receiving: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._failures = 0
         self._is_closing = False
         self._is_ready = False
@@ -172,7 +173,7 @@ class EngineClient:
     async def start(self) -> None:
         """Start the engine process; returns before it is ready."""
         self._spawn(epoch=1)
-        self._tasks.append(asyncio.create_task(self._watch(), name="trivium-engine-watch"))
+        self._watching = asyncio.create_task(self._watch(), name="trivium-engine-watch")
 
     async def wait_ready(self) -> None:
         """Wait until the engine takes requests.
@@ -279,10 +280,8 @@ class EngineClient:
         self._is_closing = True
         self._is_ready = False
         self.ready.clear()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
+        await _cancel(self._watching)
+        await _cancel(self._receiving)
         self._end_open("the server is shutting down")
         if self._engine is not None:
             self._engine.close()
@@ -302,7 +301,7 @@ class EngineClient:
         self._last_pulse_s = time.monotonic()
         self._stats = {}
         self._engine = _Incarnation(self._command, self._payload, epoch)
-        self._tasks.append(asyncio.create_task(self._receive(self._engine), name="trivium-engine-receive"))
+        self._receiving = asyncio.create_task(self._receive(self._engine), name="trivium-engine-receive")
 
     async def _receive(self, engine: _Incarnation) -> None:
         while True:
@@ -386,9 +385,7 @@ class EngineClient:
         self.ready.clear()
         self._end_open(reason)
         self._failures = 0 if was_stable else self._failures + 1
-        receive = self._tasks.pop()
-        receive.cancel()
-        await asyncio.gather(receive, return_exceptions=True)
+        await _cancel(self._receiving)
         engine.close()
         self._engine = None
         await asyncio.sleep(_BACKOFF_S[min(self._failures, len(_BACKOFF_S) - 1)])
@@ -400,6 +397,12 @@ class EngineClient:
         for answer in self._calls.values():
             if not answer.done():
                 answer.set_exception(EngineDeadError(reason))
+
+
+async def _cancel(task: asyncio.Task[None] | None) -> None:
+    if task is not None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def engine_pid(client: EngineClient) -> int | None:
