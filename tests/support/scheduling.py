@@ -1,4 +1,4 @@
-"""Builders and a loop for scheduler tests: requests, specs, and `Bench`, which steps scheduler and scripted executor."""
+"""For scheduler tests: requests, specs, and `Bench`, which steps a scheduler with a scripted executor."""
 
 from __future__ import annotations
 
@@ -95,7 +95,10 @@ class Bench:
 
     def commit(self, scheduled: ScheduledStep) -> list[Request]:
         """Commit an executed step with the drawn tokens."""
-        drawn = self.executor.drawn()
+        return self.commit_drawn(scheduled, self.executor.drawn())
+
+    def commit_drawn(self, scheduled: ScheduledStep, drawn: Sequence[int]) -> list[Request]:
+        """Commit a step with one token per wanted row."""
         outcomes = []
         for entry in scheduled.entries:
             last = entry.first_row + entry.num_rows - 1
