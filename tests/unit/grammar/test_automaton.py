@@ -106,6 +106,10 @@ def test_a_character_cut_by_the_end_becomes_one_replacement_character() -> None:
     assert reader.finish(FinishReason.LENGTH) == "\ufffd"
 
 
+def test_a_character_cut_by_an_end_token_becomes_one_replacement_character() -> None:
+    assert run(automaton(), [0xE6, BYTE_EOS])[-1] == Progress("\ufffd", FinishReason.STOP, None)
+
+
 def test_lone_continuation_bytes_are_given_out_one_by_one() -> None:
     assert [p.text for p in run(automaton(), [0x80] * 5)] == ["\ufffd"] * 5
 

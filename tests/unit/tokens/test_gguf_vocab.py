@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from support.tiny_tokenizers import PIECES, byte_level, byte_level_metadata, metaspace, metaspace_metadata
 from trivium.base.errors import CheckpointError, ModelError
-from trivium.tokens.gguf_vocab import build_tokenizer
+from trivium.tokens.gguf_vocab import GgufVocab, build_tokenizer, merges_from_scores
 
 NO_SPACE = metaspace(add_space_prefix=False)
 
@@ -81,6 +81,12 @@ def test_qwen_texts_are_composed_first() -> None:
 
 def test_unused_tokens_are_never_written_by_a_text() -> None:
     assert 265 not in byte_level(pre="llama-bpe").encode("[PAD]", add_special_tokens=False)
+
+
+def test_among_merges_of_one_score_the_longer_left_part_goes_first() -> None:
+    values = {"tokens": ["a", "aa", "aaa"], "token_type": [1, 1, 1]}
+    vocab = GgufVocab.read({f"tokenizer.ggml.{key}": value for key, value in values.items()})
+    assert merges_from_scores(vocab, [0.0, -2.0, -1.0]) == [("aa", "a"), ("a", "aa"), ("a", "a")]
 
 
 def test_tokens_of_phi_3_swallow_the_white_space_behind_them() -> None:

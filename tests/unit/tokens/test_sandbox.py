@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from trivium.base.clock import FakeClock
 from trivium.base.errors import TemplateError
 from trivium.tokens.chat import ChatTemplate
-from trivium.tokens.render_budget import MAX_SECONDS
+from trivium.tokens.render_budget import MAX_SECONDS, OverBudgetError, RenderBudget
 
 MESSAGES = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "yy"}]
 GROW = "{% set ns = namespace(x='ab', l=[1]) %}{% for i in range(100) %}"
@@ -69,6 +70,21 @@ def test_a_template_that_explodes_is_stopped_soon(name: str) -> None:
     with pytest.raises(TemplateError):
         ChatTemplate(STOPPED[name]).render(MESSAGES)
     assert time.monotonic() - began_s < MAX_SECONDS + 5
+
+
+def test_turns_of_recursive_loops_are_work_too() -> None:
+    source = "{% for a in range(9) recursive %}{% if loop.depth < 3 %}{{ loop(range(99999)) }}{% endif %}{% endfor %}"
+    with pytest.raises(TemplateError, match="pieces of work"):
+        ChatTemplate(source).render(MESSAGES)
+
+
+def test_a_rendering_ends_when_its_time_is_up() -> None:
+    clock = FakeClock()
+    budget = RenderBudget(clock)
+    budget.pay(1)
+    clock.advance(MAX_SECONDS + 1)
+    with pytest.raises(OverBudgetError, match="longer than 5 s"):
+        budget.pay(1)
 
 
 @pytest.mark.parametrize("name", sorted(ESCAPES))
