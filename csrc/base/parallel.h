@@ -1,8 +1,8 @@
 // The one pool of compute threads, and the loop that uses it.
 //
 // The pool is made at first use, with one thread per usable core (the caller is one of them). Work is handed out in
-// chunks by an atomic counter, so which thread runs which chunk is not fixed: results must not depend on it, and do not,
-// because no kernel sums across chunks.
+// chunks by an atomic counter, so which thread runs which chunk is not fixed: results must not depend on it, and do
+// not, because no kernel sums across chunks.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ int usable_cores();
 // Threads that parallel_for uses, the caller included.
 int num_threads();
 
-// Sets the number of threads, 1 to 1024. Must not be called while a parallel_for runs in another thread: it waits for it.
-// Throws std::invalid_argument outside that range.
+// Sets the number of threads, 1 to 1024. Must not be called while a parallel_for runs in another thread: it waits for
+// it. Throws std::invalid_argument outside that range.
 void set_num_threads(int count);
 
 namespace internal {

@@ -17,9 +17,7 @@ namespace {
 
 constexpr std::size_t kColdFloats = std::size_t{48} << 20;  // 192 MiB of copies, larger than most L3 caches
 
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 template <class Fn>
 double median_s(int rounds, Fn&& fn) {
@@ -60,7 +58,8 @@ double peak_rate(const Kernel& kernel) {
     parallel_for(kTasks, 64, [&](std::size_t begin, std::size_t end) {
       float out[12 * kPanelWidth];
       for (std::size_t i = begin; i < end; ++i) {
-        kernel.run({{a.data(), 12, kDepth, kDepth}, b.data(), 0, kPanelWidth, {out, 12, kPanelWidth, kPanelWidth}, false});
+        kernel.run(
+            {{a.data(), 12, kDepth, kDepth}, b.data(), 0, kPanelWidth, {out, 12, kPanelWidth, kPanelWidth}, false});
       }
     });
   });
@@ -81,9 +80,9 @@ void run_shape(const Kernel& kernel, std::vector<float>& cold, std::size_t cols,
                   {out.data(), rows, cols, cols});
     });
     const double bytes = static_cast<double>(size) * sizeof(float) / seconds;
-    std::printf("%-18s N=%-6zu K=%-5zu M=%-4zu %9.1f us  %6.1f GB/s (%3.0f %%)  %7.1f GFLOP/s (%3.0f %%)\n", kernel.name,
-                cols, depth, rows, seconds * 1e6, bytes * 1e-9, 100 * bytes / stream, work / seconds * 1e-9,
-                100 * work / seconds / peak);
+    std::printf("%-18s N=%-6zu K=%-5zu M=%-4zu %9.1f us  %6.1f GB/s (%3.0f %%)  %7.1f GFLOP/s (%3.0f %%)\n",
+                kernel.name, cols, depth, rows, seconds * 1e6, bytes * 1e-9, 100 * bytes / stream,
+                work / seconds * 1e-9, 100 * work / seconds / peak);
   }
 }
 

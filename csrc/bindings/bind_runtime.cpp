@@ -10,10 +10,12 @@ namespace nb = nanobind;
 namespace trivium::bindings {
 
 void bind_runtime(nb::module_& m) {
-  m.def("detected_isa", [] { return std::string(isa_name(detected_isa())); },
-        "Name of the strongest instruction set that this processor runs: scalar, avx2 or avx512.");
-  m.def("active_isa", [] { return std::string(isa_name(active_isa())); },
-        "Name of the instruction set that kernels are chosen by: the detected one, lowered by TRIVIUM_ISA.");
+  m.def(
+      "detected_isa", [] { return std::string(isa_name(detected_isa())); },
+      "Name of the strongest instruction set that this processor runs: scalar, avx2 or avx512.");
+  m.def(
+      "active_isa", [] { return std::string(isa_name(active_isa())); },
+      "Name of the instruction set that kernels are chosen by: the detected one, lowered by TRIVIUM_ISA.");
   m.def("compiler", [] { return std::string(TRIVIUM_COMPILER); }, "Compiler and version that built this module.");
   m.def("usable_cores", &usable_cores, "Cores this process may use, by affinity and cgroup quota.");
   m.def("num_threads", &num_threads, "Threads that kernels use, the caller included.");

@@ -18,7 +18,9 @@ struct VecScalar {
 };
 
 // a * b + c, rounded once. The builtin rather than std::fma: a std inline could be emitted as a weak symbol.
-[[maybe_unused]] inline VecScalar fma(VecScalar a, VecScalar b, VecScalar c) { return {__builtin_fmaf(a.value, b.value, c.value)}; }
+[[maybe_unused]] inline VecScalar fma(VecScalar a, VecScalar b, VecScalar c) {
+  return {__builtin_fmaf(a.value, b.value, c.value)};
+}
 
 [[maybe_unused]] inline VecScalar mul(VecScalar a, VecScalar b) { return {a.value * b.value}; }
 

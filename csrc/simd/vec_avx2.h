@@ -16,7 +16,9 @@ struct VecAvx2 {
   void store(float* to) const { _mm256_storeu_ps(to, value); }
 };
 
-[[maybe_unused]] inline VecAvx2 fma(VecAvx2 a, VecAvx2 b, VecAvx2 c) { return {_mm256_fmadd_ps(a.value, b.value, c.value)}; }
+[[maybe_unused]] inline VecAvx2 fma(VecAvx2 a, VecAvx2 b, VecAvx2 c) {
+  return {_mm256_fmadd_ps(a.value, b.value, c.value)};
+}
 
 [[maybe_unused]] inline VecAvx2 mul(VecAvx2 a, VecAvx2 b) { return {_mm256_mul_ps(a.value, b.value)}; }
 

@@ -16,7 +16,9 @@ struct VecAvx512 {
   void store(float* to) const { _mm512_storeu_ps(to, value); }
 };
 
-[[maybe_unused]] inline VecAvx512 fma(VecAvx512 a, VecAvx512 b, VecAvx512 c) { return {_mm512_fmadd_ps(a.value, b.value, c.value)}; }
+[[maybe_unused]] inline VecAvx512 fma(VecAvx512 a, VecAvx512 b, VecAvx512 c) {
+  return {_mm512_fmadd_ps(a.value, b.value, c.value)};
+}
 
 [[maybe_unused]] inline VecAvx512 mul(VecAvx512 a, VecAvx512 b) { return {_mm512_mul_ps(a.value, b.value)}; }
 

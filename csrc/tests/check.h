@@ -27,18 +27,18 @@ struct Registration {
 
 }  // namespace trivium::tests
 
-#define TEST(name)                                                                 \
-  static void name();                                                              \
-  static const ::trivium::tests::Registration name##_registration(#name, name);    \
+#define TEST(name)                                                              \
+  static void name();                                                           \
+  static const ::trivium::tests::Registration name##_registration(#name, name); \
   static void name()
 
 // The format must begin with a literal; the rest are its values.
-#define EXPECT(condition, ...)                                             \
-  do {                                                                     \
-    if (!(condition)) {                                                    \
-      ++::trivium::tests::failures();                                      \
-      std::printf("%s:%d: %s: ", __FILE__, __LINE__, #condition);          \
-      std::printf(__VA_ARGS__);                                            \
-      std::printf("\n");                                                   \
-    }                                                                      \
+#define EXPECT(condition, ...)                                    \
+  do {                                                            \
+    if (!(condition)) {                                           \
+      ++::trivium::tests::failures();                             \
+      std::printf("%s:%d: %s: ", __FILE__, __LINE__, #condition); \
+      std::printf(__VA_ARGS__);                                   \
+      std::printf("\n");                                          \
+    }                                                             \
   } while (false)

@@ -7,8 +7,8 @@
 // many threads run, or which instruction set is used. Error bound against exact arithmetic:
 // |error| <= K * eps * sum over k of |A[m, k] * B[k, n]|, eps = 2^-24 (to first order).
 //
-// Letters: M rows of A, N columns of C, K depth, B batch. Sizes and strides are in elements. Threads: the functions below
-// may be called from several threads at once. C must not overlap A or B; nothing needs alignment.
+// Letters: M rows of A, N columns of C, K depth, B batch. Sizes and strides are in elements. Threads: the functions
+// below may be called from several threads at once. C must not overlap A or B; nothing needs alignment.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@ namespace trivium::gemm {
 // Columns of one packed panel; see pack.h for the layout.
 inline constexpr std::size_t kPanelWidth = 32;
 
-// One block of work for one thread. Columns come in panels of kPanelWidth; all of a panel's columns are readable, of the
-// last panel only those below num_cols are written.
+// One block of work for one thread. Columns come in panels of kPanelWidth; all of a panel's columns are readable, of
+// the last panel only those below num_cols are written.
 //
 //   B(k, n) = b[(n / kPanelWidth) * b_panel_stride + k * b_depth_stride + n % kPanelWidth]
 struct Block {

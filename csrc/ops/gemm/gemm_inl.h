@@ -17,8 +17,8 @@
 namespace trivium::gemm {
 namespace {
 
-// How many k ahead B is fetched: 4 KiB. Without it cold weights come at less than half the rate as soon as a tile has more
-// than five rows, since the processor's window then spans too few k to keep enough loads in flight.
+// How many k ahead B is fetched: 4 KiB. Without it cold weights come at less than half the rate as soon as a tile has
+// more than five rows, since the processor's window then spans too few k to keep enough loads in flight.
 constexpr std::size_t kPrefetchDepth = 32;
 
 // Where a tile reads and writes. `num_cols` counts the valid columns from c on; more than the tile has is fine.
@@ -103,8 +103,8 @@ void run_tile(const Tile& t) {
 
 using TileFn = void (*)(const Tile&);
 
-// One way of cutting a block: `tiles[r - 1]` runs r rows, up to kMaxRows; `pairs[r - 1]` runs r rows and two panels, up to
-// kPairRows. A panel is covered by kPanelWidth / (lanes * vecs) tiles side by side.
+// One way of cutting a block: `tiles[r - 1]` runs r rows, up to kMaxRows; `pairs[r - 1]` runs r rows and two panels, up
+// to kPairRows. A panel is covered by kPanelWidth / (lanes * vecs) tiles side by side.
 template <class V, int kMaxRows, int kPairRows, int kVecs>
 struct Cutting {
   static constexpr std::size_t kTileCols = static_cast<std::size_t>(kVecs * V::kLanes);

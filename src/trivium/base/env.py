@@ -17,8 +17,8 @@ from trivium.base.errors import ConfigError
 
 T = TypeVar("T")
 
-ISA_LEVELS = ("scalar", "avx2", "avx512", "avx512_bf16")
-"""Instruction-set levels of the native kernels, weakest first."""
+ISA_LEVELS = ("numpy", "scalar", "avx2", "avx512")
+"""Levels of the kernels, weakest first; numpy goes without the native module."""
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})

@@ -15,6 +15,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
+from trivium.base import env
 from trivium.base.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -48,16 +49,12 @@ class NativeDescription:
 @cache
 def _find() -> tuple[ModuleType | None, str]:
     """Import the module once; the second value says why it is missing."""
-    if os.environ.get("TRIVIUM_ISA") == "numpy":
-        return None, "TRIVIUM_ISA=numpy"
+    if env.ISA.read() == "numpy":
+        return None, f"{env.ISA.name}=numpy"
     try:
         module = import_module("trivium._C")
     except ImportError as error:
         return None, str(error)
-    try:
-        module.active_isa()
-    except ValueError as error:
-        raise ConfigError(f"TRIVIUM_ISA: {error}") from None
     return module, ""
 
 
@@ -66,13 +63,13 @@ def load() -> ModuleType | None:
     """Return `trivium._C`, or `None` (after one warning in the log) where it was not built.
 
     Raises:
-        ConfigError: The module is missing and `TRIVIUM_REQUIRE_NATIVE` is set to anything but 0, or `TRIVIUM_ISA`
-            names an instruction set that does not exist.
+        ConfigError: The module is missing and `TRIVIUM_REQUIRE_NATIVE` is set, or one of the two variables has a
+            bad value.
     """
     module, reason = _find()
     if module is None:
-        if os.environ.get("TRIVIUM_REQUIRE_NATIVE", "0") not in ("", "0"):
-            raise ConfigError(f"TRIVIUM_REQUIRE_NATIVE is set, but the native kernels cannot be loaded: {reason}")
+        if env.REQUIRE_NATIVE.read():
+            raise ConfigError(f"{env.REQUIRE_NATIVE.name} is set, but the native kernels cannot be loaded: {reason}")
         _log.warning("running on NumPy, several times slower: native kernels are missing (%s); reinstall with a C++20 "
                      "compiler and the Python headers to get them", reason)  # fmt: skip
     return module
