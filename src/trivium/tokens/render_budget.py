@@ -14,13 +14,14 @@ from trivium.base.clock import Clock, SystemClock
 
 MAX_LETTERS = 1 << 24
 """Most letters of any one text, or of everything in a container together (a value counts as 16)."""
-MAX_WORK = 2_000_000
+MAX_WORK = 1_000_000
 """Most work of one rendering: a loop turn, call, operator or filter is 1, and 64 letters of its result are 1 more."""
 MAX_SECONDS = 5.0
-"""Longest rendering; looked at with every payment."""
+"""Longest rendering; looked at after every `_WORK_PER_LOOK`."""
 
 _LETTERS_PER_VALUE = 16
 _LETTERS_PER_WORK = 64
+_WORK_PER_LOOK = 256
 _WIDTH = re.compile(r"[0-9]{5}")
 
 
@@ -34,6 +35,7 @@ class RenderBudget:
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = SystemClock() if clock is None else clock
         self._work_left = MAX_WORK
+        self._looks_at = MAX_WORK - _WORK_PER_LOOK
         self._ends_at_s = self._clock.now_s() + MAX_SECONDS
 
     def pay(self, work: int) -> None:
@@ -45,6 +47,9 @@ class RenderBudget:
         self._work_left -= work
         if self._work_left < 0:
             raise OverBudgetError(f"it does more than {MAX_WORK} pieces of work (an endless loop?)")
+        if self._work_left > self._looks_at:
+            return
+        self._looks_at = self._work_left - _WORK_PER_LOOK
         if self._clock.now_s() > self._ends_at_s:
             raise OverBudgetError(f"it takes longer than {MAX_SECONDS:g} s")
 

@@ -73,7 +73,7 @@ def test_a_template_that_explodes_is_stopped_soon(name: str) -> None:
 
 
 def test_turns_of_recursive_loops_are_work_too() -> None:
-    source = "{% for a in range(9) recursive %}{% if loop.depth < 3 %}{{ loop(range(99999)) }}{% endif %}{% endfor %}"
+    source = "{% for a in [0] * 99 recursive %}{% if not a %}{{ loop(range(1, 99999)) }}{% endif %}{% endfor %}"
     with pytest.raises(TemplateError, match="pieces of work"):
         ChatTemplate(source).render(MESSAGES)
 
@@ -81,10 +81,10 @@ def test_turns_of_recursive_loops_are_work_too() -> None:
 def test_a_rendering_ends_when_its_time_is_up() -> None:
     clock = FakeClock()
     budget = RenderBudget(clock)
-    budget.pay(1)
+    budget.pay(1000)
     clock.advance(MAX_SECONDS + 1)
     with pytest.raises(OverBudgetError, match="longer than 5 s"):
-        budget.pay(1)
+        budget.pay(1000)
 
 
 @pytest.mark.parametrize("name", sorted(ESCAPES))
