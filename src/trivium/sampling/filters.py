@@ -55,7 +55,7 @@ def _is_cut_at_top_p(candidates: Candidates, top_p: float, soft: Softmax) -> boo
         near.sort()
         ranked = near[::-1]
         running = running_total(soft.weigh(scale(ranked, candidates.greatest, candidates.temperature)))
-        if running[-1] < goal + margin:
+        if running[-1] < goal:
             continue
         count = int(np.count_nonzero(running < goal)) + 1
         if margin and np.abs(running[max(count - 2, 0) : count] - goal).min() <= margin:

@@ -45,16 +45,27 @@ def test_an_estimate_decides_between_boundaries_and_declines_on_them() -> None:
     assert drawing._estimated_place(guess, 1 - 2**-53) is None
 
 
+def kept_at(logits: np.ndarray, top_p: float, *, is_exact: bool) -> list[int]:
+    candidates = candidates_of(logits, is_exact=is_exact)
+    keep_top_p(candidates, SamplingParams(top_p=top_p))
+    return list(range(V)) if candidates.ids is None else candidates.ids.tolist()
+
+
 @pytest.mark.parametrize("spread", [0.0, 0.05, 1.0, 4.0])
-@pytest.mark.parametrize("top_p", [0.25, 0.5, 0.9, 0.999999, 1 - 2**-53, 1e-12])
-def test_estimated_cuts_at_top_p_are_the_exact_ones(spread: float, top_p: float) -> None:
+def test_estimated_cuts_at_top_p_are_the_exact_ones_even_on_the_boundaries(spread: float) -> None:
     logits = random_logits(1, V, seed=3, spread=spread)[0].round(2)
-    kept = []
-    for is_exact in (True, False):
-        candidates = candidates_of(logits, is_exact=is_exact)
-        keep_top_p(candidates, SamplingParams(top_p=top_p))
-        kept.append(np.arange(V) if candidates.ids is None else candidates.ids)
-    assert np.array_equal(*kept)
+    soft = softmax(logits, float(logits.max()))
+    ranked = soft.weights[np.argsort(-logits, kind="stable")]
+    boundaries = (np.add.accumulate(ranked) / soft.total)[:: V // 12].tolist()
+    for top_p in (0.25, 0.9, 0.999999, 1 - 2**-53, 1e-12, *boundaries):
+        for close in (top_p, float(np.nextafter(top_p, 0)), float(np.nextafter(top_p, 1))):
+            if close < 1.0:
+                assert kept_at(logits, close, is_exact=False) == kept_at(logits, close, is_exact=True)
+
+
+def test_a_number_on_a_boundary_falls_on_the_token_behind_it() -> None:
+    four = Candidates(None, np.zeros(4, np.float32), 0.0)
+    assert [draw(four, number) for number in (0.0, 0.25, 0.5, 0.75, 0.2499)] == [0, 1, 2, 3, 0]
 
 
 def test_estimated_cuts_at_min_p_are_the_exact_ones() -> None:
