@@ -4,8 +4,8 @@ Run with torch and transformers at the versions of the `oracle` extra:
 
     python tools/make_goldens.py [--check] [--only NAME]
 
-`--check` draws every model again and compares: weights and configuration exactly, logits within 1e-5, greedy tokens
-exactly. It ends with status 1 at the first difference.
+`--check` draws every model again and compares: weights and configuration exactly, logits within 5e-5 (other processors
+sum in another order), greedy tokens exactly. It ends with status 1 when anything differs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from support.golden_cases import CASES, GoldenCase  # noqa: E402
 from support.oracle import Answer, draw_with_margin, save  # noqa: E402
 
-TOLERANCE = 1e-5
+TOLERANCE = 5e-5
 MODELS = ROOT / "tests" / "golden" / "models"
 
 

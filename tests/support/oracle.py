@@ -53,13 +53,12 @@ def draw_model(case: GoldenCase, seed: int) -> Any:
     """Make the case's model with weights at fan-in scale, so that logits have a standard deviation of 1 to 6."""
     config = getattr(transformers, case.config_class)(**_with_tiny_vision(case))
     config._attn_implementation = "eager"
-    torch.manual_seed(seed)
     model_class = transformers.Gemma3ForConditionalGeneration if "text_config" in case.config else None
     model = model_class(config) if model_class else transformers.AutoModelForCausalLM.from_config(config)
-    generator = torch.Generator().manual_seed(seed)
+    random = np.random.default_rng(seed)  # NumPy's normal numbers have the same bits on every processor
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            drawn = _drawn(name, weight, generator, is_gemma="Gemma" in case.config_class)
+            drawn = _drawn(name, weight, random, is_gemma="Gemma" in case.config_class)
             # Only weights are rounded: rope's buffers stay float32, as when a bf16 checkpoint is loaded.
             weight.copy_(drawn.to(getattr(torch, case.stored)))
     return model.eval()
@@ -75,8 +74,8 @@ def _with_tiny_vision(case: GoldenCase) -> dict[str, Any]:
     return {**outer, "vision_config": vision, "mm_tokens_per_image": 1, "boi_token_index": 253, "eoi_token_index": 254}
 
 
-def _drawn(name: str, weight: torch.Tensor, generator: torch.Generator, *, is_gemma: bool) -> torch.Tensor:
-    noise = torch.randn(weight.shape, generator=generator)
+def _drawn(name: str, weight: torch.Tensor, random: np.random.Generator, *, is_gemma: bool) -> torch.Tensor:
+    noise = torch.from_numpy(random.standard_normal(tuple(weight.shape), np.float32))
     if name.endswith("bias"):
         return 0.5 * noise
     if weight.ndim == 1:
