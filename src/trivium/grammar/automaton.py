@@ -82,7 +82,7 @@ class OutputAutomaton:
             tokenizer: Knows the bytes of ids.
             params: The request's stop fields, `min_tokens`, `ignore_eos` and `skip_special_tokens`.
             end_ids: The model's end tokens; not used when `ignore_eos` is set. `stop_token_ids` are known anyway.
-            stops: The machine for `params.stop`, when another choice of the request has built it.
+            stops: The machine for `params.stop`, which the choices of a request share.
             continues: The answer continues a prompt, so a leading space belongs to it.
 
         Raises:

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 
 from trivium.base.errors import InvalidParameterError
 
-MAX_STOP_LETTERS = 1 << 16
+MAX_STOP_LETTERS = 1 << 13
 """Most letters in all stop texts of a request together; bounds the machine's memory."""
 
 START = 0

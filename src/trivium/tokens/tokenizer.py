@@ -67,10 +67,11 @@ class Tokenizer:
             id_: (token.content, added_spelling(token.content), token.special)
             for id_, token in encoder.get_added_tokens_decoder().items()
         }
-        self._num_known = max(encoder.get_vocab_size(with_added_tokens=True), max(self._added, default=-1) + 1)
+        counted = max(encoder.get_vocab_size(with_added_tokens=True), max(self._added, default=-1) + 1)
+        self._num_known = max(counted, vocab_size or 0)
         self._bytes: list[bytes | None] = [None] * self._num_known
         self.drops_first_space = drops_first_space
-        self.vocab_size = self._num_known if vocab_size is None else vocab_size
+        self.vocab_size = counted if vocab_size is None else vocab_size
 
     @property
     def special(self) -> SpecialTokens:

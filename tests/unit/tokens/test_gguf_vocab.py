@@ -83,6 +83,12 @@ def test_unused_tokens_are_never_written_by_a_text() -> None:
     assert 265 not in byte_level(pre="llama-bpe").encode("[PAD]", add_special_tokens=False)
 
 
+def test_an_unused_id_in_the_middle_hides_no_other() -> None:
+    kinds = byte_level_metadata()["tokenizer.ggml.token_type"]
+    tokenizer = byte_level(token_type=[*kinds[:7], 5, *kinds[8:265], 1])
+    assert (tokenizer.token_bytes(7), tokenizer.token_bytes(265)) == (b"", b"[PAD]")
+
+
 def test_among_merges_of_one_score_the_longer_left_part_goes_first() -> None:
     values = {"tokens": ["a", "aa", "aaa"], "token_type": [1, 1, 1]}
     vocab = GgufVocab.read({f"tokenizer.ggml.{key}": value for key, value in values.items()})
