@@ -88,11 +88,6 @@ class KVCache:
             self.pools[group].give_back(source)
         holding.sources.clear()
 
-    def missing(self, holding: Holding, length: int) -> list[int]:
-        """Per group, pages still to be taken before the holding has `length` tokens."""
-        total = ceil_div(length, self.spec.page_len)
-        return [max(0, total - len(pages)) for pages in holding.pages]
-
     def longest(self, holding: Holding) -> int:
         """Return the length to which the holding can grow with the pages that are free or evictable."""
         room = [len(pages) + pool.num_available for pool, pages in zip(self.pools, holding.pages, strict=True)]

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trivium.base.errors import ensure
+from trivium.base.errors import InternalError, ensure
 from trivium.base.ids import PageId
 from trivium.base.intmath import ceil_div
 from trivium.cache.node import RadixNode, common_len, node_problems
@@ -101,15 +101,17 @@ class RadixTree:
         return found
 
     def _tail_page(self, node: RadixNode, group: int) -> PageId:
-        """Find a page below `node`, an inner node, that holds the tokens of its last, partial page."""
-        idx = node.end // self._page_len
+        """Find a page below `node`, an inner node, that holds the tokens of its last, partial page.
+
+        A child without pages begins and ends in that page, and so is an inner node too.
+        """
         pending = list(node.children.values())
         while pending:
             child = pending.pop()
             if child.pages[group]:
                 if child.pages[group][0] != NO_PAGE:
                     return child.pages[group][0]
-            elif child.start // self._page_len == idx:
+            else:
                 pending.extend(child.children.values())
         return NO_PAGE
 
@@ -148,8 +150,7 @@ class RadixTree:
                 return below
             if below.end > length:
                 return self._split(below, length)
-        ensure(False, f"no node of the path ends at or beyond {length}")  # noqa: FBT003
-        return node
+        raise InternalError(f"no node of the path ends at or beyond {length}")
 
     def insert(self, lock: RadixNode, locked_len: int, tokens: TokenArray, pages: Sequence[list[PageId]]) -> RadixNode:
         """Enter computed tokens behind a locked node and move the lock to the end of their last whole page.
@@ -234,7 +235,8 @@ class RadixTree:
     def _split(self, node: RadixNode, at: int) -> RadixNode:
         """Cut `node` at `at` and return the new upper part; the lower stays the same object, and locked."""
         parent = node.parent
-        ensure(parent is not None and node.start < at < node.end, f"cannot split [{node.start}, {node.end}) at {at}")
+        if parent is None or not node.start < at < node.end:
+            raise InternalError(f"cannot split [{node.start}, {node.end}) at {at}")
         count = at // self._page_len - node.start // self._page_len
         upper_pages = tuple(owned[:count] for owned in node.pages)
         upper = RadixNode(node.tokens[: at - node.start].copy(), node.start, upper_pages, parent)
@@ -243,8 +245,7 @@ class RadixTree:
             for page in owned:
                 if page != NO_PAGE:
                     self._owners[group][page] = upper
-        if parent is not None:
-            parent.children[int(upper.tokens[0])] = upper
+        parent.children[int(upper.tokens[0])] = upper
         node.tokens = node.tokens[at - node.start :].copy()
         node.start = at
         node.parent = upper
@@ -264,9 +265,8 @@ class RadixTree:
             if page is None:
                 return
             node = self._owners[group][page]
-            ensure(node is not None, f"cached page {page} of group {group} has no owner")
             if node is None:
-                return
+                raise InternalError(f"cached page {page} of group {group} has no owner")
             at = node.pages[group].index(page)
             if self._spec.groups[group].window is None:
                 self._cut(node, node.start // self._page_len + at)
@@ -281,10 +281,9 @@ class RadixTree:
             self.evict(group, pool.num_pages)
 
     def _cut(self, node: RadixNode, idx: int) -> None:
-        """Drop page index `idx` of `node` and everything behind it."""
+        """Drop page index `idx` of `node` and everything behind it (by the eviction order, nothing is)."""
         for child in list(node.children.values()):
             self._cut(child, child.start // self._page_len)
-        # A child that shared its first page with our end has taken us along only if we end in that page.
         ensure(node.locks == 0, f"a locked radix node [{node.start}, {node.end}) would be evicted")
         kept = max(0, idx - node.start // self._page_len)
         for group, owned in enumerate(node.pages):

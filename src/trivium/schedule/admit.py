@@ -38,10 +38,10 @@ class Admission:
         self._spare = [pool.num_available for pool in self._cache.pools]
         for request in running:
             # A decoding request's next page is what the headroom is for.
-            if request.holding is None or request.target_len - request.computed_len <= 1:
+            if request.target_len - request.computed_len <= 1:
                 continue
             for group, peak in enumerate(self._peak(request.need_len)):
-                self._spare[group] -= max(0, peak - _num_held(request.holding, group))
+                self._spare[group] -= max(0, peak - _num_held(request.held, group))
 
     def fits_uncached(self, need_len: int) -> bool:
         """Return whether a request that needs `need_len` tokens fits even if nothing of it is cached."""

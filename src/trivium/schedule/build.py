@@ -64,8 +64,7 @@ def _page_tables(entries: Sequence[Entry], tables: SeatedTables) -> tuple[Int32A
     width = 0
     for entry in entries:
         request = entry.request
-        if request.holding is not None:
-            tables.refresh(request.seat, request.holding)
+        tables.refresh(request.seat, request.held)
         seats.append(request.seat)
         width = max(width, len(request.pages[0]))
     return tables.rows(seats, width)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from heapq import merge
 
+from trivium.base.errors import ensure
 from trivium.base.intmath import ceil_div
 from trivium.schedule.admit import Admission
 from trivium.schedule.request import Request, RequestState
@@ -133,10 +134,7 @@ class StepChooser:
             return
         self._running.start(request, holding)
         self._running.grant(draft, request, num_tokens)
-        if request not in draft.entries:
-            self._running.stop(request, keep=False)
-            request.state = RequestState.WAITING
-            return
+        ensure(request in draft.entries, f"{request.request_id} fits and got no token")
         draft.entries[request].is_fresh = True
         self._note_start(request, holding.cached_len)
 

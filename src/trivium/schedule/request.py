@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from trivium.base.errors import InternalError
 from trivium.base.ids import FinishReason, PageId, RequestId, TokenId
 
 if TYPE_CHECKING:
@@ -94,6 +95,17 @@ class Request:
     def output_len(self) -> int:
         """Number of generated tokens."""
         return len(self.tokens) - self.prompt_len
+
+    @property
+    def held(self) -> Holding:
+        """The holding of a running request.
+
+        Raises:
+            InternalError: The request does not run.
+        """
+        if self.holding is None:
+            raise InternalError(f"{self.request_id} is {self.state.value} and holds no pages")
+        return self.holding
 
     @property
     def need_len(self) -> int:

@@ -53,9 +53,8 @@ class RunningSet:
             keep: Whether its computed KV enters the prefix index. Never for a request whose page copies were not
                 executed.
         """
-        holding = request.holding
-        if holding is not None:
-            self._cache.close(holding, computed_tokens(request) if keep and not holding.sources else None)
+        holding = request.held
+        self._cache.close(holding, computed_tokens(request) if keep and not holding.sources else None)
         self.tables.stand(request.seat)
         self.requests.remove(request)
         request.holding = None
@@ -88,9 +87,7 @@ class RunningSet:
 
     def _fit(self, draft: StepDraft, request: Request, start: int, count: int) -> int:
         """Grow the request's holding by up to `count` tokens; return by how many."""
-        holding, page_len = request.holding, self._cache.spec.page_len
-        if holding is None:
-            return 0
+        holding, page_len = request.held, self._cache.spec.page_len
         if start + count > len(holding.pages[0]) * page_len:
             while (longest := self._cache.longest(holding)) <= start:
                 victim = self._victim(draft, request)
@@ -105,7 +102,7 @@ class RunningSet:
         """Choose who makes room: the last started that has no part in the step yet, if later than `request`."""
         for other in reversed(self.requests):
             if other is request:
-                return None
+                break
             if other not in draft.entries:
                 return other
         return None
@@ -120,5 +117,4 @@ class RunningSet:
 
 def computed_tokens(request: Request) -> Int32Array:
     """Return the computed tokens that the prefix index may not have yet."""
-    start = request.holding.locked_len if request.holding else 0
-    return np.array(request.tokens[start : request.computed_len], np.int32)
+    return np.array(request.tokens[request.held.locked_len : request.computed_len], np.int32)

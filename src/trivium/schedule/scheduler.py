@@ -139,12 +139,7 @@ class Scheduler:
         if not draft.entries:
             return None
         entries = list(draft.entries.values())
-        copies = [
-            copy
-            for entry in entries
-            if entry.is_fresh and entry.request.holding is not None
-            for copy in self._cache.copies(entry.request.holding)
-        ]
+        copies = [copy for entry in entries if entry.is_fresh for copy in self._cache.copies(entry.request.held)]
         self._in_flight = ScheduledStep(build_step(entries, self._running.tables, copies), entries)
         return self._in_flight
 
@@ -171,10 +166,8 @@ class Scheduler:
 
     def _record(self, entry: Entry, outcome: Outcome) -> bool:
         """Take over one outcome; return whether the request ended."""
-        request, holding = entry.request, entry.request.holding
+        request, holding = entry.request, entry.request.held
         ensure(not entry.draws or outcome.tokens or outcome.finish, f"{request.request_id} drew nothing")
-        if holding is None:
-            return False
         if entry.is_fresh:
             self._cache.confirm_copies(holding)
             if request.num_preemptions == 0:
@@ -219,7 +212,7 @@ class Scheduler:
 
     def check(self) -> list[str]:
         """Re-derive by brute force who owns every page; return the differences, none when all is well."""
-        holdings = [request.holding for request in self._running.requests if request.holding is not None]
+        holdings = [request.held for request in self._running.requests]
         return check(self._cache, holdings) + self._running.tables.problems(self._running.requests)
 
     def stats(self) -> SchedulerStats:

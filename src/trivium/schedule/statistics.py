@@ -53,8 +53,7 @@ def _waste(cache: KVCache, running: Sequence[Request]) -> float:
     page_len = cache.spec.page_len
     slots = unused = 0
     for request in running:
-        released = request.holding.released if request.holding else [0] * len(request.pages)
-        for group, pages, out in zip(cache.spec.groups, request.pages, released, strict=True):
+        for group, pages, out in zip(cache.spec.groups, request.pages, request.held.released, strict=True):
             held = len(pages) - out
             slots += held * page_len * group.bytes_per_token
             unused += (len(pages) * page_len - request.computed_len) * group.bytes_per_token

@@ -62,9 +62,8 @@ class SeatedTables:
         """Compare rows that claim to be up to date with the page lists."""
         found = []
         for request in requests:
-            holding = request.holding
-            for group, pages in enumerate(holding.pages if holding else ()):
-                first = holding.changed_from[group] if holding else 0
+            for group, pages in enumerate(request.pages):
+                first = request.held.changed_from[group]
                 if self._tables[group][request.seat, :first].tolist() != pages[:first]:
                     found.append(f"{request.request_id}: row {request.seat} of group {group} differs from its pages")
         return found

@@ -55,6 +55,17 @@ def test_a_misplaced_node_is_found() -> None:
     assert check(cache, [holding]) != []
 
 
+def test_an_empty_node_and_a_lost_child_are_found() -> None:
+    cache, holding = running()
+    node = holding.lock
+    (child,) = node.children.values()
+    child.tokens = child.tokens[:0]
+    node.children[99] = child
+    assert len(check(cache, [holding])) >= 1
+    node.children.clear()
+    assert check(cache, [holding]) != []
+
+
 def test_the_check_reports_its_own_failure_instead_of_raising() -> None:
     cache, holding = running()
     holding.pages[0].append(None)  # type: ignore[arg-type]

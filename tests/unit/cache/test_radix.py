@@ -258,3 +258,37 @@ def test_a_tree_of_windows_only_forgets_nodes_without_pages() -> None:
     rig.cache.index.flush()
     assert list(rig.cache.index.nodes()) == []  # type: ignore[attr-defined]
     assert rig.cache.pools[0].num_free == 32
+
+
+def test_a_page_evicted_before_those_behind_it_takes_them_along() -> None:
+    rig = Rig()
+    for last in (7, 8):
+        rig.run([1, 2, 3, 4, 5, 6, last, 9, 10])
+    pool = rig.cache.pools[0]
+    for page in pool.evictable_pages()[:-1]:
+        pool.share(page)
+        pool.give_back(page)
+    rig.cache.index.evict(0, pool.num_free + 1)
+    assert rig.hit([1, 2, 3, 4, 5, 6, 7, 9, 10]) == 0
+    assert pool.num_free == 32
+    rig.assert_sound()
+
+
+def test_a_short_branch_inside_a_page_is_found_through_longer_ones() -> None:
+    rig = Rig()
+    rig.run([1, 2, 3, 5])
+    rig.run([1, 2, 4, 5])
+    rig.run([1, 6])
+    assert [rig.hit(tokens) for tokens in ([1, 9], [1, 2, 9], [1, 6], [1, 2, 4])] == [1, 2, 2, 3]
+
+
+def test_equal_pages_are_left_alone_when_a_chunk_is_entered_again() -> None:
+    rig = Rig()
+    holding = rig.start(range(10))
+    rig.compute(holding, range(6))
+    other = rig.start([*range(8), 50])
+    rig.compute(other, [*range(8), 50])
+    pages = list(holding.pages[0])
+    rig.compute(holding, range(10))
+    assert holding.pages[0][0] == pages[0]
+    assert holding.pages[0][1] == other.pages[0][1]

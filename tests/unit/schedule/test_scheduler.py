@@ -281,3 +281,52 @@ def test_an_idle_scheduler_chooses_nothing() -> None:
     bench = Bench(SPEC, 4)
     assert bench.scheduler.next() is None
     assert not bench.scheduler.has_work
+
+
+def test_a_request_that_fits_only_by_its_cached_part_is_found_behind_others() -> None:
+    bench = Bench(SPEC, 30, max_num_seqs=8)
+    shared = list(range(60))
+    bench.scheduler.add(make_request("holder", [*shared, 1], max_tokens=30))
+    bench.step()
+    bench.step()
+    blocked = [make_request(f"b{idx}", range(100 + idx, 161 + idx)) for idx in range(5)]
+    bench.scheduler.add(*blocked)
+    bench.step()
+    lucky = make_request("lucky", [*shared, 2, 3, 4], max_tokens=1)
+    bench.scheduler.add(lucky)
+    for _ in range(6):
+        bench.step()
+    assert lucky.finish_reason is FinishReason.LENGTH
+    assert lucky.cached_len == 60
+    assert all(request.output_len == 0 for request in blocked)
+    bench.run()
+
+
+def test_followers_are_skipped_while_their_leader_prefills_and_others_start() -> None:
+    bench = Bench(SPEC, 64, max_num_batched_tokens=8)
+    leader = make_request("a", range(40))
+    follower = make_request("a#1", range(40), choice=1, leader=leader)
+    bench.scheduler.add(leader, follower)
+    bench.scheduler.add(make_request("other", range(50, 95)))
+    scheduled = bench.step()
+    assert scheduled is not None
+    assert [entry.request.request_id for entry in scheduled.entries] == ["a", "other"]
+    bench.run()
+
+
+def test_decodes_run_in_the_order_of_their_start_when_the_budget_is_short() -> None:
+    bench = Bench(SPEC, 64, max_num_batched_tokens=2)
+    requests = [make_request(str(idx), [idx], max_tokens=5) for idx in range(4)]
+    bench.scheduler.add(*requests)
+    bench.run()
+    for idx, request in enumerate(requests):
+        assert output_of(request) == tokens_alone(SPEC, [idx], 5)
+
+
+def test_an_aborted_request_is_not_aborted_twice() -> None:
+    bench = Bench(SPEC, 64)
+    request = make_request("a", [1])
+    bench.scheduler.add(request)
+    bench.scheduler.abort(request, FinishReason.ERROR)
+    bench.scheduler.abort(request)
+    assert (request.finish_reason, bench.scheduler.stats().num_aborted) == (FinishReason.ERROR, 1)
