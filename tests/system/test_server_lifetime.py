@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,9 +19,9 @@ import pytest
 
 from support.live_server import LiveServer, LivingEngine, live_server
 from support.sse import events
-from trivium.base.errors import CheckpointError
+from trivium.base.errors import CheckpointError, ConfigError
 from trivium.config.options import ServerOptions
-from trivium.server.lifetime import PortTakenError, bind_socket
+from trivium.server.lifetime import PortTakenError, bind_socket, serve
 
 BODY = {"model": "tiny", "prompt": "hi", "max_tokens": 8}
 
@@ -186,3 +189,33 @@ def test_a_second_server_on_a_port_exits_with_one_before_loading() -> None:
     assert "Traceback" not in outcome.stderr
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", int(port)))
+
+
+def test_tls_files_that_cannot_be_used_end_the_server_before_loading(tmp_path: Path) -> None:
+    (tmp_path / "bad.pem").write_text("no certificate")
+    for options in (
+        ServerOptions(port=0, ssl_certfile=tmp_path / "missing.pem"),
+        ServerOptions(port=0, ssl_certfile=tmp_path / "bad.pem"),
+        ServerOptions(port=0, ssl_keyfile=tmp_path / "bad.pem"),
+    ):
+        with bind_socket(options) as listener, pytest.raises(ConfigError, match="ssl_certfile"):
+            asyncio.run(serve(pytest.fail, listener, options))
+
+
+async def test_the_api_is_served_over_tls(tmp_path: Path) -> None:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl is needed to make a certificate")
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    request = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    made = await asyncio.create_subprocess_exec(openssl, *request, *names, *files, stderr=asyncio.subprocess.DEVNULL)
+    assert await made.wait() == 0
+    context = ssl.create_default_context(cafile=str(certificate))
+    async with live_server(ssl_certfile=certificate, ssl_keyfile=key) as live:
+        url = live.url.replace("http:", "https:")
+        client = httpx.AsyncClient(base_url=url, verify=context)
+        response = await client.post("/v1/completions", json=BODY)
+        await client.aclose()
+    assert response.status_code == 200

@@ -6,6 +6,7 @@ surrogates, nesting too deep for the parser, a root that is no object, an empty 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections.abc import MutableMapping
@@ -13,13 +14,19 @@ from typing import Any, NoReturn
 
 from starlette.types import Receive, Scope
 
-from trivium.server.errors import BadBodyError, BodyTooLargeError, ClientGoneError, MediaTypeError
+from trivium.server.errors import BadBodyError, BodyTimeoutError, BodyTooLargeError, ClientGoneError, MediaTypeError
+
+BODY_IDLE_S = 30.0
+"""Seconds without a byte of the body after which the request is given up."""
 
 
-async def read_json_object(scope: Scope, receive: Receive, *, max_bytes: int) -> dict[str, Any]:
+async def read_json_object(
+    scope: Scope, receive: Receive, *, max_bytes: int, idle_s: float = BODY_IDLE_S
+) -> dict[str, Any]:
     """Receive the body and parse it.
 
     Raises:
+        BodyTimeoutError: Nothing of it arrived for `idle_s`.
         MediaTypeError: It is declared as something other than JSON.
         BodyTooLargeError: It is longer than `max_bytes`; found as soon as that many bytes have arrived.
         BadBodyError: It is no strict JSON object.
@@ -30,7 +37,7 @@ async def read_json_object(scope: Scope, receive: Receive, *, max_bytes: int) ->
     declared = headers.get(b"content-length", b"")
     if declared.isdigit() and int(declared[:20]) > max_bytes:
         raise _too_large(max_bytes)
-    return parse_json_object(await _read(receive, max_bytes))
+    return parse_json_object(await _read(receive, max_bytes, idle_s))
 
 
 def parse_json_object(body: bytes) -> dict[str, Any]:
@@ -60,20 +67,26 @@ def parse_json_object(body: bytes) -> dict[str, Any]:
     return root
 
 
-async def _read(receive: Receive, max_bytes: int) -> bytes:
+async def _read(receive: Receive, max_bytes: int, idle_s: float) -> bytes:
     chunks: list[bytes] = []
     num_bytes = 0
-    while True:
-        message: MutableMapping[str, Any] = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGoneError
-        chunk = message.get("body", b"")
-        num_bytes += len(chunk)
-        if num_bytes > max_bytes:
-            raise _too_large(max_bytes)
-        chunks.append(chunk)
-        if not message.get("more_body", False):
-            return b"".join(chunks)
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(idle_s) as patience:
+            while True:
+                message: MutableMapping[str, Any] = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGoneError
+                chunk = message.get("body", b"")
+                num_bytes += len(chunk)
+                if num_bytes > max_bytes:
+                    raise _too_large(max_bytes)
+                chunks.append(chunk)
+                if not message.get("more_body", False):
+                    return b"".join(chunks)
+                patience.reschedule(loop.time() + idle_s)
+    except TimeoutError:
+        raise BodyTimeoutError(f"nothing of the body arrived for {idle_s:g} s") from None
 
 
 def _check_media_type(headers: dict[bytes, bytes]) -> None:

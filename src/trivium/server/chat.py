@@ -88,7 +88,7 @@ async def prompt_ids(service: Service, values: Mapping[str, Any]) -> list[int]:
         text = render_prompt(template, messages, values)
     else:
         text = await asyncio.to_thread(render_prompt, template, messages, values)
-    ids = await service.encode(text, add_special_tokens=values.get("add_special_tokens", False))
+    (ids,) = await service.encode([text], add_special_tokens=values.get("add_special_tokens", False))
     check_prompt_ids("messages", ids, service.vocab_size)
     return ids
 

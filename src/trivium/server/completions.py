@@ -11,7 +11,6 @@ from trivium.base.errors import InvalidParameterError
 from trivium.engine.messages import Delta
 from trivium.sampling.batch import TokenLogprobs
 from trivium.server.events import DONE
-from trivium.server.fields import is_count
 from trivium.server.generate import Collected, best_answers
 from trivium.server.job import (
     Job,
@@ -54,12 +53,12 @@ async def parse(service: Service, body: Mapping[str, Any]) -> Job:
     entries = _prompt_entries(values.get("prompt"))
     check_answers(len(entries), params)
     prompts = []
-    for name, entry in entries:
-        ids, text = await _tokenize(service, name, entry, values)
+    for name, ids, text in await _tokenize(service, entries, values):
         fitted = fit_to_context(
             params, len(ids), context_len=service.context_len, default=DEFAULT_MAX_TOKENS, param="prompt"
         )
-        prompts.append(Prompt(ids=ids, text=text if is_echo else "", params=fitted))
+        check_prompt_ids(name, ids, service.vocab_size)
+        prompts.append(Prompt(ids=ids, text=_echo(service, ids, text) if is_echo else "", params=fitted))
     return Job(
         job_id=new_job_id("cmpl"),
         model=model,
@@ -121,20 +120,23 @@ def _prompt_entries(prompt: object) -> list[tuple[str, str | list[int]]]:
 
 
 async def _tokenize(
-    service: Service, name: str, entry: str | list[int], values: Mapping[str, Any]
-) -> tuple[list[int], str]:
-    """Return a prompt's ids and the text that echoes it."""
-    if isinstance(entry, str):
-        if not entry:
+    service: Service, entries: Sequence[tuple[str, str | list[int]]], values: Mapping[str, Any]
+) -> list[tuple[str, list[int], str | None]]:
+    """Return name, ids and text (`None` for a prompt given as ids) of each prompt."""
+    texts = [(name, entry) for name, entry in entries if isinstance(entry, str)]
+    for name, text in texts:
+        if not text:
             raise InvalidParameterError(f"{name} is empty; at least one character is needed", param="prompt")
-        ids = await service.encode(entry, add_special_tokens=values.get("add_special_tokens", True))
-        check_prompt_ids(name, ids, service.vocab_size)
-        return ids, entry
-    for token_id in entry:
-        if not is_count(token_id, -(1 << 63), (1 << 64) - 1):
-            raise InvalidParameterError(f"{name} has {repr(token_id)[:60]}, which is no token id", param="prompt")
-    check_prompt_ids(name, entry, service.vocab_size)
-    return entry, service.tokenizer.decode(entry, skip_special_tokens=False) if values.get("echo") else ""
+    adds_special = values.get("add_special_tokens", True)
+    encoded = await service.encode([text for _, text in texts], add_special_tokens=adds_special)
+    if texts:
+        return [(name, ids, text) for (name, text), ids in zip(texts, encoded, strict=True)]
+    return [(name, entry, None) for name, entry in entries if not isinstance(entry, str)]
+
+
+def _echo(service: Service, ids: Sequence[int], text: str | None) -> str:
+    """Text that shows a prompt before its answer."""
+    return service.tokenizer.decode(ids, skip_special_tokens=False) if text is None else text
 
 
 class CompletionForm:

@@ -37,6 +37,13 @@ class BodyTooLargeError(RequestTooLargeError):
     """The body is longer than `--max-body-bytes`."""
 
 
+class BodyTimeoutError(RequestError):
+    """The client stopped sending in the middle of its body."""
+
+    http_status = 408
+    code = "request_timeout"
+
+
 class MediaTypeError(RequestError):
     """The body is declared as something other than JSON."""
 
@@ -131,7 +138,7 @@ def error_headers(error: BaseException) -> list[tuple[bytes, bytes]]:
         return [(b"retry-after", b"5")]
     if isinstance(error, AuthenticationError):
         return [(b"www-authenticate", b"Bearer")]
-    if isinstance(error, BodyTooLargeError | MediaTypeError):
+    if isinstance(error, BodyTooLargeError | MediaTypeError | BodyTimeoutError):
         return [(b"connection", b"close")]
     return []
 

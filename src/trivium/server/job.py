@@ -13,9 +13,10 @@ from typing import Any
 
 from trivium.base.errors import InvalidParameterError, PromptTooLongError, UnsupportedFeatureError
 from trivium.config.sampling import SamplingParams
-from trivium.server.fields import root_field
+from trivium.server.fields import MAX_SHOWN_CHARS, is_count, root_field
 from trivium.server.tables import SAMPLING_FIELDS
 
+INT63 = (1 << 63) - 1
 MAX_ANSWERS = 1024
 """Most answers that one request may draw: prompts x max(n, best_of)."""
 
@@ -165,6 +166,11 @@ def check_prompt_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
     """
     if not ids:
         raise InvalidParameterError(f"{name} is empty; at least one token is needed", param=root_field(name))
+    for token_id in ids:
+        if not is_count(token_id, -INT63, INT63):
+            raise InvalidParameterError(
+                f"{name} has {repr(token_id)[:MAX_SHOWN_CHARS]}, which is no token id", param=root_field(name)
+            )
     low, high = min(ids), max(ids)
     if low < 0 or high >= vocab_size:
         wrong = low if low < 0 else high

@@ -134,11 +134,14 @@ async def serve(load: Callable[[], Loaded], listener: socket.socket, options: Se
         options: Times and TLS files.
 
     Returns:
-        The exit code: 0 after a drain, 1 when the model cannot be served, 128 + signal when told twice.
+        The exit code: 0 after a drain, 1 when the HTTP side fails, 128 + signal when told twice.
+
+    Raises:
+        TriviumError: The model cannot be served, or a TLS file cannot be used.
     """
     entrance, stops = Entrance(), _Stops()
     code: int | None = EXIT_FAILED
-    server = _Listener(_uvicorn_config(entrance, options))
+    server = _Listener(_http_config(entrance, options))
     life = _ModelLife(load, entrance)
     with stops.listening():
         serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -302,8 +305,15 @@ class _Listener(uvicorn.Server):
         yield
 
 
-def _uvicorn_config(app: ASGIApp, options: ServerOptions) -> uvicorn.Config:
-    return uvicorn.Config(
+def _http_config(app: ASGIApp, options: ServerOptions) -> uvicorn.Config:
+    """Configure the HTTP side, TLS included.
+
+    Raises:
+        ConfigError: A TLS file is missing or no PEM.
+    """
+    if options.ssl_keyfile is not None and options.ssl_certfile is None:
+        raise ConfigError("ssl_keyfile needs ssl_certfile")
+    config = uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
@@ -316,6 +326,13 @@ def _uvicorn_config(app: ASGIApp, options: ServerOptions) -> uvicorn.Config:
         ssl_certfile=options.ssl_certfile,
         ssl_keyfile=options.ssl_keyfile,
     )
+    try:
+        config.load()
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"cannot use ssl_certfile {options.ssl_certfile} with ssl_keyfile {options.ssl_keyfile}: {error}"
+        ) from error
+    return config
 
 
 def report_failure(error: TriviumError) -> int:

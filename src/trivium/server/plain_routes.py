@@ -51,7 +51,8 @@ class PlainRoutes:
         if "messages" in values:
             ids = await prompt_ids(service, values)
         else:
-            ids = await service.encode(values["prompt"], add_special_tokens=values.get("add_special_tokens", True))
+            adds_special = values.get("add_special_tokens", True)
+            (ids,) = await service.encode([values["prompt"]], add_special_tokens=adds_special)
         shown = [service.texts.text_of(token_id) for token_id in ids] if values.get("return_token_strs") else None
         return _json(Tokens(count=len(ids), max_model_len=service.context_len, tokens=ids, token_strs=shown))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trivium import __version__
@@ -77,8 +78,11 @@ class Service:
         if reason is not None:
             raise NotReadyError(f"the model is not ready: {reason}", retry_after_s=2.0)
 
-    async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Turn text into ids without holding up other requests."""
-        if len(text) < LONG_TEXT_CHARS:
-            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens=add_special_tokens)
+    async def encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
+        """Turn texts into ids, in a thread when they are long together."""
+
+        def encode_all() -> list[list[int]]:
+            return [self.tokenizer.encode(text, add_special_tokens=add_special_tokens) for text in texts]
+
+        is_long = sum(map(len, texts)) >= LONG_TEXT_CHARS
+        return await asyncio.to_thread(encode_all) if is_long else encode_all()

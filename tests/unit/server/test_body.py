@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from trivium.server.body import parse_json_object, read_json_object
-from trivium.server.errors import BadBodyError, BodyTooLargeError, ClientGoneError, MediaTypeError
+from trivium.server.errors import BadBodyError, BodyTimeoutError, BodyTooLargeError, ClientGoneError, MediaTypeError
 
 
 @pytest.mark.parametrize(
@@ -105,6 +106,18 @@ async def test_a_client_that_leaves_while_sending_is_noticed() -> None:
     channel = Channel([chunk(b"{"), {"type": "http.disconnect"}])
     with pytest.raises(ClientGoneError):
         await read_json_object(scope(), channel, max_bytes=100)
+
+
+async def test_a_body_that_stops_in_the_middle_is_given_up() -> None:
+    class Stalling(Channel):
+        async def __call__(self) -> dict[str, Any]:
+            if self.num_taken:
+                await asyncio.get_running_loop().create_future()
+            return await super().__call__()
+
+    with pytest.raises(BodyTimeoutError) as caught:
+        await read_json_object(scope(), Stalling([chunk(b"{")]), max_bytes=100, idle_s=0.01)
+    assert caught.value.http_status == 408
 
 
 @pytest.mark.parametrize("media_type", ["application/json", "Application/JSON; charset=utf-8", "application/a+json"])
