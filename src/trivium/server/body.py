@@ -9,13 +9,17 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import MutableMapping
+from collections import Counter
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any, NoReturn
 
 from starlette.types import Receive, Scope
 
 from trivium.server.errors import BadBodyError, BodyTimeoutError, BodyTooLargeError, ClientGoneError, MediaTypeError
+from trivium.server.fields import root_field
 
+MAX_PLACE_CHARS = 100
+"""Longest name of a place in the body that an error shows."""
 BODY_IDLE_S = 30.0
 """Seconds without a byte of the body after which the request is given up."""
 
@@ -51,20 +55,46 @@ def parse_json_object(body: bytes) -> dict[str, Any]:
     if body.startswith(b"\xef\xbb\xbf"):
         raise BadBodyError("the body begins with a byte-order mark; send plain UTF-8")
     try:
-        root = _DECODER.decode(body.decode("utf-8"))
+        text = body.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadBodyError(f"the body is not UTF-8: byte {error.start} does not decode") from error
+    root = _parse(text)
+    if not isinstance(root, dict):
+        raise BadBodyError("the body must be a JSON object")
+    if b"\\ud" in body or b"\\uD" in body:
+        where = _first_place(root, _is_half_character)
+        if where is not None:
+            raise _bad_field(where, "it holds half of a surrogate pair, which is no character")
+    return root
+
+
+def _parse(text: str) -> Any:
+    try:
+        return _DECODER.decode(text)
+    except _NoNumberError as error:
+        where = _place_of_no_number(text)
+        if where is None:
+            raise BadBodyError(f"the body is not JSON: {error}") from error
+        raise _bad_field(where, str(error)) from error
     except json.JSONDecodeError as error:
         raise BadBodyError(f"the body is not JSON: {error.msg} at character {error.pos}") from error
     except RecursionError:
         raise BadBodyError("the body is nested too deeply") from None
     except ValueError as error:
         raise BadBodyError(f"the body is not JSON: {_reason(error)}") from error
-    if not isinstance(root, dict):
-        raise BadBodyError("the body must be a JSON object")
-    if b"\\ud" in body or b"\\uD" in body:
-        _refuse_lone_surrogates(root)
-    return root
+
+
+def _place_of_no_number(text: str) -> str | None:
+    """Find what holds the first NaN or infinity; `None` when what follows it is no JSON either."""
+    try:
+        return _first_place(_LENIENT_DECODER.decode(text), _is_no_number)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _bad_field(where: str, reason: str) -> BadBodyError:
+    shown = where[:MAX_PLACE_CHARS].encode("utf-8", "replace").decode()
+    return BadBodyError(f"{shown}: {reason}", param=root_field(shown))
 
 
 async def _read(receive: Receive, max_bytes: int, idle_s: float) -> bytes:
@@ -102,25 +132,31 @@ def _too_large(max_bytes: int) -> BodyTooLargeError:
     return BodyTooLargeError(f"the body is larger than the limit of {max_bytes} bytes")
 
 
+class _NoNumberError(ValueError):
+    """A number that JSON does not have."""
+
+
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise _NoNumberError(f"{name} is no JSON number")
 
 
 def _finite(digits: str) -> float:
     value = float(digits)
     if not math.isfinite(value):
-        raise ValueError("a number is too large")
+        raise _NoNumberError("the number is too large")
     return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     entries = dict(pairs)
     if len(entries) != len(pairs):
-        raise ValueError("an object has the same key twice")
+        twice = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+        raise ValueError(f"an object has the key '{twice[:MAX_PLACE_CHARS]}' twice")
     return entries
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique)
+_LENIENT_DECODER = json.JSONDecoder()
 
 
 def _reason(error: ValueError) -> str:
@@ -128,22 +164,40 @@ def _reason(error: ValueError) -> str:
     return "a number has too many digits" if "digits" in text else text
 
 
-def _refuse_lone_surrogates(root: dict[str, Any]) -> None:
-    pending: list[Any] = [root]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, str) and not _is_encodable(value):
-            raise BadBodyError("a text holds half of a surrogate pair, which is no character")
-        if isinstance(value, dict):
-            pending.extend(value)
-            pending.extend(value.values())
-        elif isinstance(value, list):
-            pending.extend(value)
+def _first_place(root: Any, is_bad: Callable[[Any], bool]) -> str | None:
+    """Name where a bad key or value is, such as `messages[0].content`; `None` when there is none."""
+    path: list[str | int] = []
+    open_levels = [_children(root)]
+    while open_levels:
+        key, child = next(open_levels[-1], (None, None))
+        if key is None:
+            open_levels.pop()
+            del path[-1:]
+        elif is_bad(key) or is_bad(child):
+            return _spelled([*path, key])
+        elif isinstance(child, dict | list):
+            path.append(key)
+            open_levels.append(_children(child))
+    return None
 
 
-def _is_encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
+def _children(value: Any) -> Iterator[tuple[str | int, Any]]:
+    return iter(value.items() if isinstance(value, dict) else enumerate(value))
+
+
+def _spelled(path: Sequence[str | int]) -> str:
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).removeprefix(".")
+
+
+def _is_no_number(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _is_half_character(value: Any) -> bool:
+    if not isinstance(value, str):
         return False
-    return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return True
+    return False

@@ -49,6 +49,28 @@ def test_what_is_no_strict_json_object_is_refused(body: bytes) -> None:
         parse_json_object(body)
 
 
+@pytest.mark.parametrize(
+    ("body", "place", "param"),
+    [
+        (b'{"n": 1, "temperature": NaN}', "temperature: NaN", "temperature"),
+        (b'{"top_p": -Infinity}', "top_p: -Infinity", "top_p"),
+        (b'{"top_p": 1e999, "n": 2}', "top_p: the number is too large", "top_p"),
+        (b'{"logit_bias": {"7": NaN}}', "logit_bias.7", "logit_bias"),
+        (b'{"messages": [{"a": []}, {"content": ["x", "\\ud800"]}]}', "messages[1].content[1]", "messages"),
+        (b'{"x": {"\\udfff": 1}}', "x.?", "x"),
+        (b'{"\\udfff": 1}', "?", "?"),
+        (b'{"n": NaN, "n": 1}', "not JSON", None),
+        (b'{"n": NaN, ', "not JSON", None),
+        (b'{"seed": 1, "n": 1, "seed": 2}', "'seed' twice", None),
+    ],
+)
+def test_a_bad_value_is_refused_by_its_place(body: bytes, place: str, param: str | None) -> None:
+    with pytest.raises(BadBodyError) as caught:
+        parse_json_object(body)
+    assert place in str(caught.value)
+    assert caught.value.param == param
+
+
 def test_pairs_of_surrogates_and_escaped_controls_are_characters() -> None:
     assert parse_json_object(b'{"a": "\\ud83d\\ude00\\u0000"}') == {"a": "😀\x00"}
 
