@@ -160,6 +160,21 @@ async def test_open_streams_end_with_an_error_when_the_engine_dies() -> None:
             assert (await client.get("/health")).status_code == 503
 
 
+async def test_answers_do_not_wait_for_the_acknowledgement_of_their_headers() -> None:
+    no_delay: list[int] = []
+
+    async def look(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        no_delay.append(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    with bind_socket(ServerOptions(port=0)) as listener:
+        async with await asyncio.start_server(look, sock=listener):
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            await asyncio.wait_for(reader.read(), 5)
+            writer.close()
+    assert no_delay == [1]
+
+
 def test_a_taken_port_is_named_also_while_its_owner_still_loads() -> None:
     with bind_socket(ServerOptions(port=0)) as first:
         port = first.getsockname()[1]
