@@ -35,9 +35,9 @@ def executor(variant: str, page_len: int) -> ReferenceExecutor:
 
 
 def story(variant: str, page_len: int, shuffle_seed: int | None = None) -> Story:
-    """Start over with all pages free, in ascending or in shuffled order."""
+    """Start over with all pages free, given out in ascending or in shuffled order."""
     spec = executor(variant, page_len).kv_spec
-    order = np.arange(NUM_PAGES)
+    order = np.arange(NUM_PAGES)[::-1].copy()
     if shuffle_seed is not None:
         np.random.default_rng(shuffle_seed).shuffle(order)
     return Story(spec, [order.tolist() for _ in spec.groups])

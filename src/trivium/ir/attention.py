@@ -31,37 +31,63 @@ SCORES_AT_ONCE = 1 << 19
 """Scores held at a time (2 MiB): stays in cache, and bounds memory for long prompts."""
 
 
+class Sight:
+    """Which keys each row of a read sees; the same for all layers that share a page table and a window."""
+
+    def __init__(self, positions: NDArray[np.int32], first: NDArray[np.int32], window: int | None) -> None:
+        """Note who looks from where.
+
+        Args:
+            positions: [requests, tokens] position of each row.
+            first: [requests] position of the first key.
+            window: Number of positions a row sees, itself included; `None` is all before it.
+        """
+        self.positions = positions
+        self.first = first
+        self._window = window
+        self._veils: dict[tuple[int, int, int], Any] = {}
+
+    def veil(self, library: ArrayLibrary, start: int, end: int, num_keys: int) -> Any:
+        """[requests, tokens start to end, 1, K]: 0 where a row sees a key, minus infinity where not."""
+        key = (start, end, num_keys)
+        if key not in self._veils:
+            key_positions = (self.first[:, None] + np.arange(num_keys, dtype=np.int32))[:, None, :]
+            positions = self.positions[:, start:end, None]
+            hidden = key_positions > positions
+            if self._window is not None:
+                hidden |= key_positions <= positions - self._window
+            veil = np.where(hidden, np.float32(-math.inf), np.float32(0.0))
+            self._veils[key] = library.asarray(veil[:, :, None, :])
+        return self._veils[key]
+
+
 @dataclass(frozen=True, slots=True)
 class KVRead:
     """Keys and values of some requests that run equally many tokens."""
 
     rows: Any
     """Which rows of the step these are: a slice, or row numbers, request after request."""
-    positions: NDArray[np.int32]
-    """[requests, tokens] position of each row, in host memory."""
-    first: NDArray[np.int32]
-    """[requests] position of the first key, in host memory."""
+    sight: Sight
     keys: Any
     """[G, requests, K, D]; anything finite where hidden."""
     values: Any
     """[G, requests, K, D]; anything finite where hidden."""
 
 
-def attend(library: ArrayLibrary, q: Any, read: KVRead, *, window: int | None, softcap: float | None) -> Any:
+def attend(library: ArrayLibrary, q: Any, read: KVRead, *, softcap: float | None) -> Any:
     """Compute softmax(q . K) . V for the rows of one read.
 
     Args:
         library: Arrays and products.
         q: [requests * tokens, H, D], already scaled.
         read: What the rows see.
-        window: Number of positions a row sees, itself included; `None` is all before it.
         softcap: Scores are squashed into (-softcap, softcap) when given.
 
     Returns:
         [requests * tokens, H, D].
     """
     xp = library.xp
-    num_requests, num_tokens = read.positions.shape
+    num_requests, num_tokens = read.sight.positions.shape
     num_kv_heads, _, num_keys, width = read.keys.shape
     num_shared = q.shape[1] // num_kv_heads
     batch = num_kv_heads * num_requests
@@ -75,14 +101,14 @@ def attend(library: ArrayLibrary, q: Any, read: KVRead, *, window: int | None, s
     tokens_at_once = max(1, SCORES_AT_ONCE // (batch * num_shared * num_keys))
     for start in range(0, num_tokens, tokens_at_once):
         piece = grouped[:, :, start : start + tokens_at_once]
-        hidden = _hidden(read, start, start + piece.shape[2], num_keys, window)
+        veil = read.sight.veil(library, start, start + piece.shape[2], num_keys)
         rows = xp.reshape(piece, (batch, piece.shape[2] * num_shared, width))
         scores = library.matmul_nt(rows, keys)
         if softcap is not None:
             scores *= 1.0 / softcap
             scores = xp.tanh(scores)
             scores *= softcap
-        shares, total = _softmax(library, xp.reshape(scores, (*piece.shape[:4], num_keys)), hidden)
+        shares, total = _softmax(library, xp.reshape(scores, (*piece.shape[:4], num_keys)), veil)
         out = library.matmul_nn(xp.reshape(shares, scores.shape), values)
         out /= xp.reshape(total, (batch, -1, 1))
         outs.append(xp.reshape(out, piece.shape))
@@ -90,20 +116,10 @@ def attend(library: ArrayLibrary, q: Any, read: KVRead, *, window: int | None, s
     return xp.reshape(xp.permute_dims(out, (1, 2, 0, 3, 4)), q.shape)
 
 
-def _hidden(read: KVRead, start: int, end: int, num_keys: int, window: int | None) -> NDArray[np.bool_]:
-    """[requests, tokens, 1, K]: which keys each row must not see."""
-    key_positions = (read.first[:, None] + np.arange(num_keys, dtype=np.int32))[:, None, :]
-    positions = read.positions[:, start:end, None]
-    hidden = key_positions > positions
-    if window is not None:
-        hidden |= key_positions <= positions - window
-    return hidden[:, :, None, :]
-
-
-def _softmax(library: ArrayLibrary, scores: Any, hidden: NDArray[np.bool_]) -> tuple[Any, Any]:
-    """Turn scores [..., K] into unnormalised shares and their sums [..., 1]; may overwrite `scores`."""
+def _softmax(library: ArrayLibrary, scores: Any, veil: Any) -> tuple[Any, Any]:
+    """Turn scores [..., K] into unnormalised shares and their sums [..., 1]; overwrites `scores`."""
     xp = library.xp
-    scores = xp.where(library.asarray(hidden), -math.inf, scores)
+    scores += veil
     scores -= xp.max(scores, axis=-1, keepdims=True)
     shares = xp.exp(scores)
     # A running sum, not a reduction: reductions add pairwise, in an order that depends on the number of keys.

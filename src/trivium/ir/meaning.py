@@ -153,7 +153,7 @@ def attention(
     scaled = q * scale
     out = run.xp.empty_like(q)
     for read in run.memory.reads(layer, window):
-        out[read.rows] = attend(run.library, scaled[read.rows], read, window=window, softcap=softcap)
+        out[read.rows] = attend(run.library, scaled[read.rows], read, softcap=softcap)
     return out
 
 
@@ -192,13 +192,12 @@ def gather_rows(_run: Pass, x: Array, rows: Array) -> Array:
 
 
 def silu(xp: Any, x: Array) -> Array:
-    """Multiply x by its sigmoid; the exponential's argument is never positive, so it cannot overflow."""
-    tail = xp.exp(-xp.abs(x))
-    numerator = xp.where(x >= 0, xp.ones_like(tail), tail)
+    """Multiply x by its sigmoid; below -88 the exponential would overflow, and the product is nothing anyway."""
+    tail = xp.maximum(x, -88.0)
+    tail *= -1.0
+    tail = xp.exp(tail)
     tail += 1.0
-    numerator *= x
-    numerator /= tail
-    return numerator
+    return x / tail
 
 
 def gelu_tanh(xp: Any, x: Array) -> Array:

@@ -90,6 +90,11 @@ class NumpyLibrary:
         """[B, M, K] times [B, K, N] -> [B, M, N]."""
         return self._kernels.matmul_nn(a, b)
 
+    def take_pages(self, pages: Any, ids: Any, *, out: Any) -> Any:
+        """Copy pages [G, ids, page_len, D] of [G, N, page_len, D] into `out`; every id is below N."""
+        # Clipping never happens; the other modes of `take` go through a second buffer.
+        return np.take(pages, ids, axis=1, out=out, mode="clip")
+
     def zeros(self, shape: tuple[int, ...]) -> Any:
         """Allocate float32 zeros; pages of memory are taken as they are first written."""
         return np.zeros(shape, np.float32)
@@ -146,6 +151,10 @@ class TorchLibrary:
     def matmul_nn(self, a: Any, b: Any) -> Any:
         """[B, M, K] times [B, K, N] -> [B, M, N]."""
         return self._torch.matmul(a, b)
+
+    def take_pages(self, pages: Any, ids: Any, *, out: Any) -> Any:
+        """Copy pages [G, ids, page_len, D] of [G, N, page_len, D] into `out`."""
+        return self._torch.index_select(pages, 1, ids, out=out)
 
     def zeros(self, shape: tuple[int, ...]) -> Any:
         """Allocate float32 zeros."""

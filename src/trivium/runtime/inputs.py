@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trivium.base.intmath import align_up, ceil_div
-from trivium.ir.attention import KVRead
+from trivium.base.intmath import ceil_div
+from trivium.ir.attention import KVRead, Sight
 from trivium.runtime.check import token_slots
 
 if TYPE_CHECKING:
@@ -50,10 +50,9 @@ class _PlannedRead:
     """What one `KVRead` needs, the same for all layers with one page table and window."""
 
     rows: Any
-    positions: NDArray[np.int32]
-    first: NDArray[np.int32]
+    sight: Sight
     page_ids: Any
-    """[requests * pages]"""
+    """[requests * pages], or a slice where they follow each other."""
 
 
 class StepMemory:
@@ -82,8 +81,8 @@ class StepMemory:
         xp = self._library.xp
         for read in self._planned[key]:
             keys, values = self._store.gather(layer, read.page_ids)
-            shape = (keys.shape[0], len(read.first), -1, keys.shape[-1])
-            yield KVRead(read.rows, read.positions, read.first, xp.reshape(keys, shape), xp.reshape(values, shape))
+            shape = (keys.shape[0], len(read.sight.first), -1, keys.shape[-1])
+            yield KVRead(read.rows, read.sight, xp.reshape(keys, shape), xp.reshape(values, shape))
 
     def _plan(self, group_idx: int, window: int | None) -> list[_PlannedRead]:
         step, page_len = self._step, self._store.spec.page_len
@@ -100,14 +99,14 @@ class StepMemory:
         together: list[int] = []
         for request in order.tolist():
             if together and not _fits(together[0], request, len(together), counts, num_keys):
-                planned.append(self._planned_read(group_idx, together, counts, first))
+                planned.append(self._planned_read(group_idx, window, together, first))
                 together = []
             together.append(request)
-        planned.append(self._planned_read(group_idx, together, counts, first))
+        planned.append(self._planned_read(group_idx, window, together, first))
         return planned
 
     def _planned_read(
-        self, group_idx: int, requests: list[int], counts: NDArray[np.int32], first: NDArray[np.int32]
+        self, group_idx: int, window: int | None, requests: list[int], first: NDArray[np.int32]
     ) -> _PlannedRead:
         step, page_len = self._step, self._store.spec.page_len
         chosen = np.array(requests)
@@ -115,19 +114,25 @@ class StepMemory:
         # table row    0 ..... first page ....................... first page + num_pages
         # read         |  no   | page, or 0 where not held or past the request's end |
         longest = int((step.kv_lens[chosen] - first_keys).max())
-        num_pages = ceil_div(align_up(longest, ALIGNED_KEYS), page_len)
+        num_pages = ceil_div(longest, page_len)
         columns = first_keys[:, None] // page_len + np.arange(num_pages)
         table = step.page_tables[group_idx][chosen]
         is_held = columns * page_len < step.kv_lens[chosen, None]
         pages = np.take_along_axis(table, np.minimum(columns, table.shape[1] - 1), axis=1)
         page_ids = np.maximum(np.where(is_held, pages, 0), 0)
-        num_tokens = int(counts[chosen[0]])
+        num_tokens = int(step.starts[requests[0] + 1] - step.starts[requests[0]])
         row_numbers = starts[:, None] + np.arange(num_tokens, dtype=np.int32)
         positions = step.positions[row_numbers]
         rows: Any = slice(int(starts[0]), int(starts[0]) + num_tokens)
         if len(requests) > 1:
             rows = self._library.asarray(row_numbers.reshape(-1))
-        return _PlannedRead(rows, positions, first_keys, self._library.asarray(page_ids.reshape(-1)))
+        sight = Sight(positions, first_keys, window)
+        return _PlannedRead(rows, sight, self._page_ids(page_ids.reshape(-1)))
+
+    def _page_ids(self, page_ids: NDArray[np.int32]) -> Any:
+        if (np.diff(page_ids) == 1).all():
+            return slice(int(page_ids[0]), int(page_ids[-1]) + 1)
+        return self._library.asarray(page_ids)
 
 
 def _fits(

@@ -15,6 +15,7 @@ page that holds nothing of use is harmless under a mask.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,6 +60,7 @@ class KVStore:
         ]
         self._keys = [library.zeros(shape) for shape in shapes]
         self._values = [library.zeros(shape) for shape in shapes]
+        self._gathered: tuple[Any, Any] | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -86,22 +88,38 @@ class KVStore:
             flat[:, slots] = self._library.xp.permute_dims(fresh, (1, 0, 2))
 
     def gather(self, layer: int, page_ids: Any) -> tuple[Any, Any]:
-        """Copy the keys and values of some pages, in the order given.
+        """Return the keys and values of some pages, in the order given.
 
         Args:
             layer: Layer number.
-            page_ids: [requests * pages] page ids of the layer's group, request after request.
+            page_ids: [requests * pages] page ids of the layer's group, request after request; a slice where they follow
+                each other, which costs no copy.
 
         Returns:
-            Keys and values, each [G, requests * pages * page_len, D].
+            Keys and values, each [G, requests * pages * page_len, D], to be read only, until the next gather or write.
         """
         group_idx, idx = self._place[layer]
         num_kv_heads, head_width = self._head_shape
-        xp = self._library.xp
-        return (
-            xp.reshape(xp.take(self._keys[group_idx][idx], page_ids, axis=1), (num_kv_heads, -1, head_width)),
-            xp.reshape(xp.take(self._values[group_idx][idx], page_ids, axis=1), (num_kv_heads, -1, head_width)),
-        )
+        if isinstance(page_ids, slice):
+            run = (self._keys[group_idx][idx][:, page_ids], self._values[group_idx][idx][:, page_ids])
+            num_slots = (page_ids.stop - page_ids.start) * self.spec.page_len
+            keys, values = (self._library.xp.reshape(pages, (num_kv_heads, num_slots, head_width)) for pages in run)
+            return keys, values
+        key_space, value_space = self._workspace(len(page_ids))
+        keys = self._library.take_pages(self._keys[group_idx][idx], page_ids, out=key_space)
+        values = self._library.take_pages(self._values[group_idx][idx], page_ids, out=value_space)
+        shape = (num_kv_heads, -1, head_width)
+        return self._library.xp.reshape(keys, shape), self._library.xp.reshape(values, shape)
+
+    def _workspace(self, num_pages: int) -> tuple[Any, Any]:
+        """Return room for `num_pages` pages of keys and of values, in memory that grows and is used again."""
+        num_kv_heads, head_width = self._head_shape
+        shape = (num_kv_heads, num_pages, self.spec.page_len, head_width)
+        size = math.prod(shape)
+        if self._gathered is None or len(self._gathered[0]) < size:
+            self._gathered = (self._library.zeros((size,)), self._library.zeros((size,)))
+        keys, values = self._gathered
+        return self._library.xp.reshape(keys[:size], shape), self._library.xp.reshape(values[:size], shape)
 
     def copy_page(self, group_idx: int, source: int, target: int) -> None:
         """Copy one page, all layers."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.tiny_steps import ExactKernels
 from trivium.config.model import RopeConfig
 from trivium.ir import attention
-from trivium.ir.attention import KVRead
+from trivium.ir.attention import KVRead, Sight
 from trivium.ir.meaning import MEANINGS, Pass
 from trivium.ir.ops import OPS
 from trivium.runtime.arrays import Matrix, NumpyLibrary
@@ -189,7 +189,8 @@ def test_attention_is_the_softmax_over_what_each_row_sees(
     q = draw(num_requests * num_tokens, num_kv_heads * num_shared, width)
     keys, values = draw(num_kv_heads, num_requests, num_keys, width), draw(num_kv_heads, num_requests, num_keys, width)
     positions = np.tile(first + before + np.arange(num_tokens, dtype=np.int32), (num_requests, 1))
-    read = KVRead(slice(None), positions, np.full(num_requests, first, np.int32), keys, values)
+    sight = Sight(positions, np.full(num_requests, first, np.int32), window)
+    read = KVRead(slice(None), sight, keys, values)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "SCORES_AT_ONCE", scores_at_once)
         memory = OneRead(read)

@@ -179,5 +179,5 @@ def test_every_token_is_in_exactly_one_read_however_requests_are_grouped(monkeyp
         assert sorted(rows.tolist()) == list(range(25))
         assert len(reads) == (6 if keys_at_once == 1 else len(reads))
         for read in reads:
-            np.testing.assert_array_equal(step.positions[read.rows], read.positions.reshape(-1))
-            assert read.keys.shape[2] > read.positions.max() - read.first.min()
+            np.testing.assert_array_equal(step.positions[read.rows], read.sight.positions.reshape(-1))
+            assert read.keys.shape[2] > read.sight.positions.max() - read.sight.first.min()
