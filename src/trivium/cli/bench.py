@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from trivium.bench.options import ReportOptions, ServeOptions, WorkloadOptions
-from trivium.cli.flags import ConfigFile, flags_of, settle
+from trivium.cli.flags import ConfigFile, ModelName, flags_of, settle
 from trivium.cli.terminal import note, table, write, write_json
 from trivium.config.options import EngineOptions
 
@@ -17,7 +17,7 @@ Json = Annotated[bool, Parameter(help="Print JSON.", negative="")]
 
 
 @flags_of(WorkloadOptions, EngineOptions, without=("model",))
-def offline(model: str | None = None, /, *, json: Json = False, config: ConfigFile = None, **flags: Any) -> int:
+def offline(model: ModelName = None, /, *, json: Json = False, config: ConfigFile = None, **flags: Any) -> int:
     """Measure the engine in this process, without HTTP.
 
     Raises:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from trivium.base.errors import RequestError
-from trivium.cli.flags import ConfigFile, flags_of, given_params, settle, without
+from trivium.cli.flags import ConfigFile, ModelName, flags_of, given_params, settle, without
 from trivium.cli.generate import chat_ids, open_llm, params_of
 from trivium.cli.terminal import fail, note, write
 from trivium.config.options import EngineOptions
@@ -28,7 +28,7 @@ HELP = "/reset forgets the conversation, /exit (or end of input) leaves, Ctrl-C 
 
 @flags_of(SamplingParams, EngineOptions, without=("model",))
 def chat(
-    model: str | None = None,
+    model: ModelName = None,
     /,
     *,
     system: Annotated[str | None, Parameter(help="System message.", show_default=False)] = None,

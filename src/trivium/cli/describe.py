@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from trivium.cli.flags import ConfigFile, flags_of, settle
+from trivium.cli.flags import ConfigFile, ModelName, flags_of, settle
 from trivium.cli.terminal import fetching, table, write, write_json
 from trivium.config.options import EngineOptions
 from trivium.config.sizes import format_bytes
@@ -24,7 +24,7 @@ _ELEMENT_BYTES = 4
 
 @flags_of(EngineOptions, without=("model",))
 def describe(
-    model: str | None = None,
+    model: ModelName = None,
     /,
     *,
     build: Annotated[

@@ -16,10 +16,18 @@ from cyclopts import Group, Parameter
 from trivium.base import log
 from trivium.base.errors import ConfigError, InvalidParameterError
 from trivium.cli.terminal import note
+from trivium.config.options import ModelOptions
 from trivium.config.record import VERBATIM, Option, options_of
 from trivium.config.resolve import Settings, resolve
 from trivium.config.sampling import SamplingParams
 
+ModelName = Annotated[
+    str | None,
+    Parameter(
+        help=next(option.meaning for option in options_of(ModelOptions) if option.name == "model"),
+        show_default=lambda _: ModelOptions().model,
+    ),
+]
 F = TypeVar("F", bound=Callable[..., Any])
 
 GivenFlags = Mapping[str, Any]
@@ -124,8 +132,9 @@ def _group(record: type, place: int) -> Group:
 
 
 def _heading(record: type) -> str:
-    words = record.__name__.removesuffix("Options").removesuffix("Params")
-    return f"{words} options"
+    if record is SamplingParams:
+        return "Sampling options (where the model recommends another default, that one)"
+    return f"{record.__name__.removesuffix('Options')} options"
 
 
 def _default_text(option: Option) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from trivium.base.errors import ConfigError, InvalidParameterError
-from trivium.cli.flags import ConfigFile, flags_of, given_params, settle, without
+from trivium.cli.flags import ConfigFile, ModelName, flags_of, given_params, settle, without
 from trivium.cli.terminal import fail, fetching, write, write_json
 from trivium.config.options import EngineOptions
 from trivium.config.sampling import SamplingParams
@@ -32,7 +32,7 @@ class Order:
 
 @flags_of(SamplingParams, EngineOptions, without=("model",))
 def generate(
-    model: str | None = None,
+    model: ModelName = None,
     /,
     *,
     prompt: Annotated[

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from trivium.cli.flags import ConfigFile, flags_of, settle
+from trivium.cli.flags import ConfigFile, ModelName, flags_of, settle
 from trivium.config.options import EngineOptions, ServerOptions
 
 
 @flags_of(EngineOptions, ServerOptions, without=("model",))
-def serve(model: str | None = None, /, *, config: ConfigFile = None, **flags: Any) -> int:
+def serve(model: ModelName = None, /, *, config: ConfigFile = None, **flags: Any) -> int:
     """Answer OpenAI requests over HTTP.
 
     Raises:

@@ -6,14 +6,14 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from trivium.cli.flags import ConfigFile, flags_of, settle
+from trivium.cli.flags import ConfigFile, ModelName, flags_of, settle
 from trivium.cli.terminal import table, write, write_json
 from trivium.config.options import EngineOptions, ServerOptions
 
 
 @flags_of(EngineOptions, ServerOptions, without=("model",))
 def show(
-    model: str | None = None,
+    model: ModelName = None,
     /,
     *,
     config: ConfigFile = None,

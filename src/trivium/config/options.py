@@ -2,7 +2,7 @@
 
 A field's default, type and docstring are also its command-line flag, its `TRIVIUM_*` variable, its key in a
 configuration file, and its row in the documentation. `None` means "no limit" or "not set", as the docstring says;
-`"auto"` means "choose", and `config.resolve` says what was chosen and why.
+`"auto"` means "choose", and what was chosen is in `LLM.info`, in the start-up log and in `/v1/models`.
 """
 
 from __future__ import annotations

@@ -21,6 +21,9 @@ multiply-add); float32 logits convert exactly. `rank order` is: greater edited l
 11. draw           c = running sum of the w left, ids ascending; u = `philox.uniforms`; the answer is the first token
                    with c > u * (last c), and the last token with w > 0 should rounding leave none
 
+12. logprobs       min(d - log(S), 0) with d, w and S as above. Raw: over all tokens, d = x - greatest x, without any of
+                   the stages. Processed: over the w left after 10; below 1e-5 only the answer is left, at 0
+
 Sums run left to right from the first term. log is the C library's, of one double. A row's answer depends on nothing
 but the row. A row with a NaN or +inf logit, or in which every token is forbidden, has no answer: it is reported in
 `Sampled.errors`, and the other rows are not touched by it.
