@@ -87,7 +87,7 @@ class CacheStory(RuleBasedStateMachine):
             self.cache.close(holding, None)
             request.computed_len = -1
             return
-        self.cache.grow(holding, holding.cached_len + 1)
+        self.grow(holding, holding.cached_len + 1)
         for group, source, target in self.cache.copies(holding):
             for slot in range(page_len):
                 self.memory[group].pop((target, slot), None)
@@ -95,6 +95,13 @@ class CacheStory(RuleBasedStateMachine):
                 if (source, slot) in self.memory[group]:
                     self.memory[group][target, slot] = self.memory[group][source, slot]
         self.cache.confirm_copies(holding)
+
+    def grow(self, holding: Holding, length: int) -> None:
+        had = len(holding.pages[0])
+        self.cache.grow(holding, length)
+        for group, pages in enumerate(holding.pages):
+            taken = {(group, page, slot) for page in pages[had:] for slot in range(self.spec.page_len)}
+            self.offered -= taken
 
     @rule(request=running, count=st.integers(1, 9), more=st.lists(st.integers(0, 1), max_size=3))
     def compute(self, request: Running, count: int, more: list[int]) -> None:
@@ -104,7 +111,7 @@ class CacheStory(RuleBasedStateMachine):
         end = min(request.computed_len + count, len(request.tokens), self.cache.longest(request.holding))
         if end <= request.computed_len:
             return
-        self.cache.grow(request.holding, end)
+        self.grow(request.holding, end)
         self.write(request, end)
         request.computed_len = end
 

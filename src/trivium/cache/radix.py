@@ -267,11 +267,12 @@ class RadixTree:
             node = self._owners[group][page]
             if node is None:
                 raise InternalError(f"cached page {page} of group {group} has no owner")
-            at = node.pages[group].index(page)
+            owned = node.pages[group]
+            at = len(owned) - 1 if owned[-1] == page else owned.index(page)
             if self._spec.groups[group].window is None:
                 self._cut(node, node.start // self._page_len + at)
             else:
-                node.pages[group][at] = NO_PAGE
+                owned[at] = NO_PAGE
                 self._disown(group, page)
                 self._prune(node)
 

@@ -1,6 +1,7 @@
 """Who gets how many tokens of the next step.
 
-Every decoding request gets its token first. What is left of the token budget goes to prefills::
+Every decoding request gets its token first, in the order in which they started (a budget smaller than the number of
+decoding requests lets the last started wait). What is left of the token budget goes to prefills::
 
     half        the oldest request that still has a prompt to compute, running or waiting: nothing starves
     the rest    shortest first, running and waiting alike: a long prompt does not hold up short ones
@@ -142,7 +143,7 @@ class StepChooser:
         self._waiting.remove(request)
         request.overtaken = 0
         if request.num_preemptions == 0:
-            request.cached_len = cached_len
+            request.cached_len = min(cached_len, request.prompt_len - 1)
         head = self._waiting.oldest()
         if head is not None and head.sequence < request.sequence:
             head.overtaken += 1

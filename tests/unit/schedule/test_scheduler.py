@@ -330,3 +330,16 @@ def test_an_aborted_request_is_not_aborted_twice() -> None:
     bench.scheduler.abort(request, FinishReason.ERROR)
     bench.scheduler.abort(request)
     assert (request.finish_reason, bench.scheduler.stats().num_aborted) == (FinishReason.ERROR, 1)
+
+
+def test_a_replayed_answer_reports_no_more_cached_tokens_than_its_prompt_has() -> None:
+    bench = Bench(SPEC, 64)
+    first = make_request("first", range(6), max_tokens=8)
+    bench.scheduler.add(first)
+    bench.run()
+    replayed = make_request("replayed", range(6), max_tokens=8)
+    replayed.tokens.extend(first.tokens[6:10])
+    bench.scheduler.add(replayed)
+    bench.run()
+    assert replayed.tokens == first.tokens
+    assert replayed.cached_len == 5
