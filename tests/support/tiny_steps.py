@@ -185,6 +185,10 @@ class ExactKernels:
         """Keep the weight."""
         return weight
 
+    def unpack_rows(self, packed: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """Rows of [N, K]."""
+        return packed[ids]
+
     def gemm(self, a: np.ndarray, packed: np.ndarray) -> np.ndarray:
         """[M, K] times [N, K] -> [M, N]."""
         return self.matmul_nt(a[None], packed[None])[0]

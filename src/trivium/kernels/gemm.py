@@ -84,6 +84,23 @@ def pack(weight: NDArray[np.float32]) -> PackedMatrix:
     return PackedMatrix(num_cols=num_cols, depth=depth, layout=panels, tile_rows=0)
 
 
+def unpack_rows(packed: PackedMatrix, ids: NDArray[np.integer]) -> NDArray[np.float32]:
+    """Copy rows of a packed weight, so that a tied embedding need not be kept twice.
+
+    Args:
+        packed: The weight [N, K].
+        ids: [T] rows, each below N.
+
+    Returns:
+        [T, K] float32, the same bits that were packed.
+    """
+    if packed.tile_rows:
+        return np.ascontiguousarray(packed.layout[:, ids].T)
+    panels: NDArray[np.float32] = packed.layout
+    width = panels.shape[2]
+    return np.ascontiguousarray(panels[ids // width, :, ids % width])
+
+
 def gemm(
     a: NDArray[np.float32], packed: PackedMatrix, *, out: NDArray[np.float32] | None = None
 ) -> NDArray[np.float32]:

@@ -31,6 +31,10 @@ class ProductKernels(Protocol):
         """[M, K] times packed [N, K] -> [M, N]."""
         ...
 
+    def unpack_rows(self, packed: Any, ids: NDArray[np.integer], /) -> Float32Array:
+        """Copy rows [T, K] of packed [N, K]."""
+        ...
+
     def matmul_nt(self, a: Float32Array, b: Float32Array, /) -> Float32Array:
         """[B, M, K] times [B, N, K] -> [B, M, N]."""
         ...
@@ -45,9 +49,9 @@ class Matrix:
     """A parameter [N, K], bound in the forms that the graph uses it in."""
 
     table: Any
-    """The array itself, when rows are looked up in it; else `None`."""
+    """The array itself, when rows are looked up in it and in nothing else; else `None`."""
     packed: Any
-    """What the product reads, when it is multiplied by; else `None`."""
+    """What the product reads, when it is multiplied by; else `None`. Rows can be read from it too."""
     num_bytes: int
 
 
@@ -67,19 +71,21 @@ class NumpyLibrary:
         """Return a C-contiguous float32 array, the same one where it is that already."""
         return np.ascontiguousarray(array, np.float32)
 
-    def bind_matrix(self, weight: Float32Array, *, needs_rows: bool, needs_product: bool) -> Matrix:
-        """Keep `weight` [N, K] as a table, or packed, or both."""
+    def bind_matrix(self, weight: Float32Array, *, is_multiplied: bool) -> Matrix:
+        """Keep `weight` [N, K] packed if it is multiplied by, else as a table; a tied embedding is kept once."""
         table = np.ascontiguousarray(weight, np.float32)
-        packed = self._kernels.pack(table) if needs_product else None
-        num_bytes = table.nbytes * (int(needs_rows) + int(needs_product))
-        return Matrix(table if needs_rows else None, packed, num_bytes)
+        if is_multiplied:
+            return Matrix(None, self._kernels.pack(table), table.nbytes)
+        return Matrix(table, None, table.nbytes)
 
     def gemm(self, x: Any, weight: Matrix) -> Any:
         """[T, K] times [N, K] -> [T, N]."""
         return self._kernels.gemm(x, weight.packed)
 
     def rows(self, weight: Matrix, ids: Any) -> Any:
-        """Copy rows of the table."""
+        """Copy rows."""
+        if weight.table is None:
+            return self._kernels.unpack_rows(weight.packed, ids)
         return np.take(weight.table, ids, axis=0)
 
     def matmul_nt(self, a: Any, b: Any) -> Any:
@@ -131,10 +137,10 @@ class TorchLibrary:
         """Move to host memory."""
         return np.ascontiguousarray(array.cpu().numpy(), np.float32)
 
-    def bind_matrix(self, weight: Float32Array, *, needs_rows: bool, needs_product: bool) -> Matrix:
+    def bind_matrix(self, weight: Float32Array, *, is_multiplied: bool) -> Matrix:
         """Move to the device; table and product share one tensor."""
         tensor = self.asarray(np.array(weight, np.float32))
-        return Matrix(tensor if needs_rows else None, tensor if needs_product else None, weight.nbytes)
+        return Matrix(tensor, tensor, weight.nbytes)
 
     def gemm(self, x: Any, weight: Matrix) -> Any:
         """[T, K] times [N, K] -> [T, N]."""

@@ -78,7 +78,7 @@ def bind_graph(
     for name, shape in wanted:
         array = _read(name, parameters[name])
         if uses[name] <= {"rows", "product"} and uses[name]:
-            matrix = library.bind_matrix(array, needs_rows="rows" in uses[name], needs_product="product" in uses[name])
+            matrix = library.bind_matrix(array, is_multiplied="product" in uses[name])
             arrays[name], taken = matrix, matrix.num_bytes
         else:
             arrays[name], taken = library.asarray(array), array.nbytes

@@ -45,8 +45,8 @@ def run(op: str, *operands: Any, memory: OneRead | None = None, **attributes: An
     return MEANINGS[op](Pass(library, memory or OneRead()), *operands, **attributes)
 
 
-def matrix(weight: np.ndarray) -> Matrix:
-    return NumpyLibrary(ExactKernels()).bind_matrix(weight, needs_rows=True, needs_product=True)
+def matrix(weight: np.ndarray, *, is_multiplied: bool = True) -> Matrix:
+    return NumpyLibrary(ExactKernels()).bind_matrix(weight, is_multiplied=is_multiplied)
 
 
 def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
@@ -60,7 +60,9 @@ def test_every_op_has_a_meaning_and_no_meaning_is_left_over() -> None:
 
 def test_embed_looks_up_scales_and_lets_given_rows_win() -> None:
     table, ids = draw(9, 4), np.array([3, 0, 3])
-    assert_close(run("embed", ids, matrix(table), None, scale=2.0), table[ids] * 2.0)
+    for is_multiplied in (True, False):
+        found = run("embed", ids, matrix(table, is_multiplied=is_multiplied), None, scale=2.0)
+        assert_close(found, table[ids] * 2.0)
     embeds = np.full((3, 4), np.nan, np.float32)
     embeds[1] = 5.0
     found = run("embed", ids, matrix(table), embeds, scale=2.0)

@@ -42,6 +42,8 @@ def test_each_parameter_is_kept_in_the_forms_its_uses_need() -> None:
     bound = bind(random_parameters(GRAPH)).arrays
     tied, product, vector = bound["embed_tokens.weight"], bound["layers.0.up.weight"], bound["layers.0.qkv.bias"]
     assert isinstance(tied, Matrix)
+    assert tied.table is None
+    assert tied.num_bytes == 61 * 16 * 4
     assert isinstance(product, Matrix)
     assert product.table is None
     assert product.packed is not None
