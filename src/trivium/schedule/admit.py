@@ -55,6 +55,8 @@ class Admission:
         Effects:
             What the request still needs, and the page that it may want next, are no longer spare.
         """
+        if min(self._spare) <= self._headroom:
+            return None  # Whatever is cached, a start takes a page of every group.
         need = self._peak(request.need_len)
         longest = longest_hit(request)
         while True:
