@@ -133,6 +133,10 @@ class FakeEngine:
         """Index of the submission that `refusal` applies to; `None` for all."""
         self.fail_after: int | None = None
         """Tokens after which every answer fails with an error delta."""
+        self.failure = ("the step failed", "internal_error")
+        """Message and code of that delta."""
+        self.slow_submissions: set[int] = set()
+        """Indices of submissions that are accepted many turns of the event loop later than the others."""
         self.hold_after: int | None = None
         """Tokens after which every answer waits for `release`."""
         self.release = asyncio.Event()
@@ -184,6 +188,8 @@ class FakeEngine:
         self.open_ids.add(request_id)
         self.idle.clear()
         is_complete = False
+        for _ in range(100 if number in self.slow_submissions else 0):
+            await asyncio.sleep(0)
         try:
             yield Delta(request_id=request_id, choice=0, first_token=0, token_ids=[], text="")
             async for delta in self._answers(request_id, prompt_ids, params):
@@ -244,7 +250,7 @@ class _Answer:
     def next(self) -> Delta:
         if self._engine.fail_after is not None and self._num_said >= self._engine.fail_after:
             self.is_finished = True
-            return self._delta([], "", finish="error", error="the step failed", error_code="internal_error")
+            return self._delta([], "", finish="error", failure=self._engine.failure)
         if self._params.max_tokens == 0:
             self.is_finished = True
             return self._delta([], "", finish="length")
@@ -268,8 +274,7 @@ class _Answer:
         text: str,
         *,
         finish: str | None,
-        error: str | None = None,
-        error_code: str | None = None,
+        failure: tuple[str, str] | None = None,
     ) -> Delta:
         params = self._params
         is_first = self._num_said == 0 and self._choice == 0
@@ -281,12 +286,17 @@ class _Answer:
             text=text,
             logprobs=None if params.logprobs is None else [score(id_, params.logprobs) for id_ in token_ids],
             prompt_logprobs=self._prompt_logprobs() if is_first and params.prompt_logprobs is not None else None,
-            cached_len=min(self._engine.cached_len, len(self._prompt_ids) - 1),
+            cached_len=self._cached_len(),
             finish_reason=finish,
             cumulative_logprob=-float(self._choice == 0) - 0.5 * (self._num_said + 1),
-            error=error,
-            error_code=error_code,
+            error=failure[0] if failure else None,
+            error_code=failure[1] if failure else None,
         )
+
+    def _cached_len(self) -> int:
+        """Later choices find the whole prompt of the first one in the cache, as they do in the real engine."""
+        most = len(self._prompt_ids) - 1
+        return most if self._choice else min(self._engine.cached_len, most)
 
     def _prompt_logprobs(self) -> list[TokenLogprobs | None]:
         count = self._params.prompt_logprobs or 0

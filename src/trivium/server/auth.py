@@ -28,15 +28,18 @@ class KeyRing:
         """Take keys as NAME=KEY or KEY.
 
         Raises:
-            ConfigError: A key is empty, or has a space or control character, which no header can carry.
+            ConfigError: A key has a space or control character, which no header can carry, or an entry could be read in
+                two ways: `abc==` may be a key in base64, and must not make `=` the key of `abc`.
         """
         self._names: dict[bytes, str] = {}
         for idx, entry in enumerate(keys):
             name, separator, key = entry.partition("=")
             if not separator:
                 name, key = f"key{idx}", entry
-            if not key or any(character.isspace() or not character.isprintable() for character in key):
-                raise ConfigError(f"API key '{name if separator else idx}' is empty or has spaces in it")
+            if not key.strip("="):
+                raise ConfigError(f"API key number {idx + 1} has nothing behind its '='; write NAME=KEY")
+            if any(character.isspace() or not character.isprintable() for character in key):
+                raise ConfigError(f"API key number {idx + 1} has a space or a control character in it")
             self._names[_digest(key.encode())] = name
 
     def __bool__(self) -> bool:

@@ -84,7 +84,8 @@ class OpenJobs:
         finally:
             await _cancelled(working)
             watching.cancel()
-            end.cancel()
+            if not end.cancel() and not end.cancelled():
+                end.exception()  # known by now, or not wanted any more
             self._ends.discard(end)
             if not self._ends:
                 self._is_empty.set()

@@ -67,7 +67,7 @@ async def test_a_wrong_key_is_a_401_and_never_a_500(locked: Site, value: bytes) 
     response = await locked.client.get("/v1/models", headers={"authorization": value})
     assert response.status_code == 401
     error = response.json()["error"]
-    assert error["code"] == "invalid_api_key"
+    assert (error["code"], error["type"]) == ("invalid_api_key", "authentication_error")
     assert KEY not in response.text
 
 
@@ -108,11 +108,20 @@ def test_a_key_file_that_protects_nothing_is_an_error(make_site: MakeSite, tmp_p
             make_site(api_key_file=tmp_path / name)
 
 
-@pytest.mark.parametrize("entry", ["", "alice=", "alice=a b", "a\tb", "alice=x\n"])
-def test_keys_that_no_header_can_carry_are_refused(entry: str) -> None:
+@pytest.mark.parametrize("entry", ["", "alice=", "c2VjcmV0==", "=", "alice=a b", "a\tb", "alice=x\n"])
+def test_keys_that_no_header_can_carry_or_two_readings_fit_are_refused(entry: str) -> None:
     with pytest.raises(ConfigError) as caught:
         KeyRing([entry])
     assert "a b" not in str(caught.value)
+    assert "c2V" not in str(caught.value)
+
+
+def test_a_key_may_hold_equal_signs_when_it_is_named() -> None:
+    ring = KeyRing(["alice=c2VjcmV0==", "bare"])
+    assert ring.name_of(b"c2VjcmV0==") == "alice"
+    assert ring.name_of(b"bare") == "key1"
+    assert ring.name_of(b"c2VjcmV0") is None
+    assert ring.name_of(b"=") is None
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,23 @@ async def test_the_whole_answer_has_openais_shape(make_site: MakeSite) -> None:
     }
 
 
+@pytest.mark.parametrize("slow", [0, 1, 2])
+async def test_news_that_come_before_every_prompt_is_accepted_are_kept(make_site: MakeSite, slow: int) -> None:
+    site = make_site(FakeEngine(stop_words))
+    site.engine.slow_submissions = {slow}
+    seen = chunks((await site.complete(prompt=["a", "bc", "def"], stream=True)).text)
+    assert texts_by_index(seen) == {0: "<1.0>", 1: "<2.0>", 2: "<3.0>"}
+
+
+async def test_cached_tokens_are_what_the_prompt_found_not_what_its_choices_share(make_site: MakeSite) -> None:
+    site = make_site(FakeEngine(stop_words, cached_len=1))
+    for is_stream in (False, True):
+        fields: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}} if is_stream else {}
+        response = await site.complete(prompt=["abcd", "efgh"], n=3, **fields)
+        usage = chunks(response.text)[-1]["usage"] if is_stream else response.json()["usage"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] == 2
+
+
 @pytest.mark.parametrize("fields", [{}, {"logprobs": 0}, {"echo": True}, {"echo": True, "logprobs": 1}])
 async def test_choices_of_several_prompts_come_in_order_and_are_counted(
     make_site: MakeSite, fields: dict[str, Any]

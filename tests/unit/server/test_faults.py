@@ -76,6 +76,16 @@ async def test_an_answer_that_fails_is_a_500_when_it_was_not_streamed(site: Site
     assert response.json()["error"]["type"] == "server_error"
 
 
+@pytest.mark.parametrize(
+    ("code", "status"), [("deadline_exceeded", 504), ("internal_error", 500), ("overloaded", 503), ("new_code", 500)]
+)
+async def test_the_engines_error_codes_have_their_own_status(site: Site, code: str, status: int) -> None:
+    site.engine.fail_after, site.engine.failure = 1, ("it took too long", code)
+    response = await site.complete(timeout_s=5)
+    assert response.status_code == status
+    assert response.json()["error"]["code"] == code
+
+
 async def test_a_stream_whose_first_token_fails_is_a_plain_error(site: Site) -> None:
     site.engine.fail_after = 0
     assert (await site.complete(stream=True)).status_code == 500
