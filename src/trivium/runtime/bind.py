@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from trivium.base.errors import CheckpointError
+from trivium.base.errors import CheckpointError, ensure
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,6 +62,7 @@ def bind_graph(
 
     Raises:
         CheckpointError: A parameter is missing, of another shape, or not finite.
+        InternalError: The graph uses a parameter in ways that no one form serves, or not at all.
     """
     uses = _uses(graph)
     wanted = sorted(graph.param_shapes().items(), key=lambda item: -_float32_bytes(item[1]))
@@ -77,11 +78,11 @@ def bind_graph(
     done = num_bytes = 0
     for name, shape in wanted:
         array = _read(name, parameters[name])
-        if uses[name] <= {"rows", "product"} and uses[name]:
+        if uses[name] == {"elements"}:
+            arrays[name], taken = library.asarray(array), array.nbytes
+        else:
             matrix = library.bind_matrix(array, is_multiplied="product" in uses[name])
             arrays[name], taken = matrix, matrix.num_bytes
-        else:
-            arrays[name], taken = library.asarray(array), array.nbytes
         num_bytes += taken
         done += _float32_bytes(shape)
         if report is not None:
@@ -101,12 +102,17 @@ def _uses(graph: Graph) -> dict[str, set[str]]:
         for idx, name in enumerate(node.inputs):
             if name in uses:
                 uses[name].add(roles.get((node.op, idx), "elements"))
+    for name, found in uses.items():
+        is_one_form = found == {"elements"} or (found and found <= {"rows", "product"})
+        ensure(is_one_form, f"{graph.name}: parameter {name} is used as {sorted(found)}, which no one form serves")
     return uses
 
 
 def _read(name: str, parameter: LazyParameter | NDArray[np.float32]) -> NDArray[np.float32]:
     array = parameter if isinstance(parameter, np.ndarray) else parameter.float32()
     array = np.ascontiguousarray(array, np.float32)
+    # A view may be of a mapped file, which is closed after binding; the bound array must outlive it.
+    array = array if array.flags.owndata else array.copy()
     # A sum is finite only if every term is; overflow of large finite terms is settled by looking at each.
     with np.errstate(over="ignore", invalid="ignore"):
         is_finite = bool(np.isfinite(np.sum(array))) or bool(np.isfinite(array).all())

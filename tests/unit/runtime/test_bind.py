@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from support.tiny_steps import ExactKernels, random_parameters, tiny_config, tiny_graph
-from trivium.base.errors import CheckpointError
+from trivium.base.errors import CheckpointError, InternalError
+from trivium.ir.builder import Builder
 from trivium.runtime.arrays import Matrix, NumpyLibrary
 from trivium.runtime.bind import bind_graph
 
@@ -80,6 +81,26 @@ def test_a_value_that_is_not_finite_is_refused(bad: float) -> None:
     parameters["norm.weight"][3] = bad
     with pytest.raises(CheckpointError, match=r"norm\.weight holds values that are not finite"):
         bind(parameters)
+
+
+def test_a_parameter_outlives_the_file_it_was_mapped_from() -> None:
+    parameters = random_parameters(GRAPH)
+    backing = parameters["norm.weight"].tobytes()
+    view = np.frombuffer(bytearray(backing), np.float32)
+    bound = bind(parameters | {"norm.weight": view}).arrays["norm.weight"]
+    view[:] = np.nan
+    np.testing.assert_array_equal(bound, parameters["norm.weight"])
+
+
+def test_a_parameter_that_no_one_form_serves_is_refused() -> None:
+    b = Builder("Odd")
+    weight = b.param("weight", (4, 4))
+    looked_up = b.embed(b.input("token_ids"), weight)
+    b.output("logits", b.gemm(looked_up, weight))
+    b.output("twice", b.add(weight, weight))
+    graph = b.build()
+    with pytest.raises(InternalError, match=r"weight is used as \['elements', 'product', 'rows'\]"):
+        bind_graph(graph, {"weight": np.ones((4, 4), np.float32)}, NumpyLibrary(ExactKernels()))
 
 
 def test_large_finite_values_are_not_mistaken_for_infinity() -> None:
