@@ -157,3 +157,15 @@ async def test_bodies_that_a_web_page_may_send_unasked_are_refused(media_type: s
 async def test_an_untyped_body_from_a_browser_is_refused() -> None:
     with pytest.raises(MediaTypeError):
         await read_json_object(scope(origin="http://evil.example"), Channel([]), max_bytes=100)
+
+
+async def test_a_slow_body_is_taken_as_long_as_it_goes_on() -> None:
+    class Dripping(Channel):
+        async def __call__(self) -> dict[str, Any]:
+            dripped = asyncio.Event()
+            asyncio.get_running_loop().call_later(0.03, dripped.set)
+            await dripped.wait()
+            return await super().__call__()
+
+    channel = Dripping([*[chunk(b" ")] * 5, chunk(b"{}", more=False)])
+    assert await read_json_object(scope(), channel, max_bytes=100, idle_s=0.1) == {}

@@ -17,6 +17,7 @@ from trivium.base.errors import (
     RequestTooLargeError,
     TriviumError,
 )
+from trivium.server.gate import Gate
 
 ENDPOINTS = ("complete", "chat")
 
@@ -140,3 +141,18 @@ async def test_health_follows_readiness_and_heartbeat(make_site: MakeSite) -> No
         assert (await site.client.get(path)).status_code == 503
     assert (await site.complete()).status_code == 503
     assert (await site.client.get("/live")).status_code == 200
+
+
+async def test_an_answer_that_breaks_after_its_status_gets_no_second_one(site: Site) -> None:
+    async def breaking(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise RuntimeError("broken")
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    gate = Gate(breaking, service=site.app.state.service, routes=frozenset())
+    await gate({"type": "http", "path": "/x", "method": "GET", "headers": []}, None, send)
+    assert [message["type"] for message in sent] == ["http.response.start"]

@@ -13,9 +13,11 @@ from support.fake_engine import IM_START_ID, ByteTokenizer, FakeEngine, say
 from support.server_site import MakeSite, Site, open_site
 from trivium.base.clock import FakeClock
 from trivium.config.options import ServerOptions
+from trivium.engine.messages import Delta
 from trivium.server.app import build_app
 from trivium.server.openapi import openapi_document
 from trivium.server.tables import CHAT, COMPLETIONS
+from trivium.server.telemetry import TokenTimes
 
 
 async def test_models_lists_every_name_once(make_site: MakeSite) -> None:
@@ -158,6 +160,17 @@ async def test_metrics_count_requests_by_status_and_time_tokens() -> None:
     assert seen["trivium_inter_token_seconds_count", ()] == 2
     assert seen["trivium_request_duration_seconds_sum", (route,)] == 2.0
     assert seen["trivium_open_requests", ()] == 1
+
+
+def test_tokens_that_come_together_share_the_time_since_the_last() -> None:
+    clock = FakeClock()
+    first: list[float] = []
+    later: list[float] = []
+    times = TokenTimes(clock, 0.0, first.append, later.append)
+    for seconds, token_ids in ((3.0, [1]), (1.0, []), (1.0, [2, 3, 4, 5])):
+        clock.advance(seconds)
+        times.add(0, Delta(request_id="x", choice=0, first_token=0, token_ids=token_ids, text=""))
+    assert (first, later) == ([3.0], [0.5] * 4)
 
 
 async def test_two_applications_have_metrics_of_their_own(make_site: MakeSite) -> None:
