@@ -109,7 +109,6 @@ class Submitted:
     prompt_ids: list[int]
     params: SamplingParams
     cache_salt: str
-    priority: int
     deadline_s: float | None
 
 
@@ -169,7 +168,6 @@ class FakeEngine:
         *,
         request_id: str,
         cache_salt: str = "",
-        priority: int = 0,
         deadline_s: float | None = None,
     ) -> AsyncGenerator[Delta, None]:
         number = len(self.submitted)
@@ -179,7 +177,6 @@ class FakeEngine:
                 prompt_ids=list(prompt_ids),
                 params=params,
                 cache_salt=cache_salt,
-                priority=priority,
                 deadline_s=deadline_s,
             )
         )

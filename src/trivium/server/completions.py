@@ -73,7 +73,6 @@ async def parse(service: Service, body: Mapping[str, Any]) -> Job:
         returns_token_ids=values.get("return_token_ids", False),
         skip_special_tokens=params.skip_special_tokens,
         cache_salt=values.get("cache_salt", ""),
-        priority=values.get("priority", 0),
         timeout_s=values.get("timeout_s"),
     )
 

@@ -51,7 +51,6 @@ async def _one_prompt(engine: EnginePort, job: Job, prompt_idx: int) -> AsyncGen
         prompt.params,
         request_id=job.request_id(prompt_idx),
         cache_salt=job.cache_salt,
-        priority=job.priority,
         deadline_s=job.timeout_s,
     )
     async with _closing(stream):

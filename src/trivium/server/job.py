@@ -55,7 +55,6 @@ class Job:
     returns_token_ids: bool = False
     skip_special_tokens: bool = True
     cache_salt: str = ""
-    priority: int = 0
     timeout_s: float | None = None
 
     @property
@@ -147,8 +146,9 @@ def fit_to_context(
     if least > room:
         wanted = f" and {asked} tokens were asked for" if asked else " and the answer needs at least 1"
         raise PromptTooLongError(
-            f"This model's maximum context length is {context_len} tokens. However, the prompt has {prompt_len} tokens"
-            f"{wanted if asked != 0 else ''}. Please shorten the prompt or ask for fewer tokens.",
+            # LiteLLM looks for "maximum context length" in this text, LangChain for "prompt is too long".
+            f"This model's maximum context length is {context_len} tokens and the prompt is too long for it: "
+            f"the prompt has {prompt_len} tokens{wanted if asked != 0 else ''}. Please shorten the prompt or ask for fewer tokens.",
             param=param if room < 1 else "max_tokens",
         )
     if asked is not None:

@@ -56,7 +56,6 @@ class EnginePort(Protocol):
         *,
         request_id: str,
         cache_salt: str = "",
-        priority: int = 0,
         deadline_s: float | None = None,
     ) -> AsyncIterator[Delta]:
         """Run a request and yield the news of its choices until all have a `finish_reason`.

@@ -86,7 +86,6 @@ _COMMON_FIELDS: Mapping[str, Field] = {
     "cache_salt": text(
         "Shares the prefix cache only with requests of the same salt.", max_chars=256, is_empty_allowed=False
     ),
-    "priority": count(-INT31, INT31, "Order among waiting requests, for schedulers that have one; lower is sooner."),
     "timeout_s": number(0, 86400, "Seconds after which the request ends with an error.", above=0),
     "return_token_ids": flag("Report the token ids of prompt and answer."),
     "add_special_tokens": flag("Whether the tokenizer adds its special tokens to the prompt."),
@@ -134,6 +133,7 @@ _BOOKKEEPING: Mapping[str, str] = {
 _NO_TOOLS = "tools cannot be called yet"
 _NO_CONSTRAINT = "constrained output is not available yet"
 _OFF: tuple[Any, ...] = (False,)
+_ZERO: tuple[Any, ...] = (0,)
 
 _UNSUPPORTED: Mapping[str, Unsupported] = {
     "response_format": Unsupported(({"type": "text"},), _NO_CONSTRAINT),
@@ -150,6 +150,7 @@ _UNSUPPORTED: Mapping[str, Unsupported] = {
     "regex": Unsupported(hint=_NO_CONSTRAINT),
     "ebnf": Unsupported(hint=_NO_CONSTRAINT),
     "grammar": Unsupported(("",), _NO_CONSTRAINT),
+    "priority": Unsupported(_ZERO, "requests run in order of arrival"),
     "spaces_between_special_tokens": Unsupported((True,)),
     "detokenize": Unsupported((True,)),
     "allowed_token_ids": Unsupported(hint="logit_bias can favour tokens"),
@@ -160,7 +161,7 @@ _UNSUPPORTED: Mapping[str, Unsupported] = {
     "num_beams": Unsupported((1,)),
     "length_penalty": Unsupported((1.0,)),
     "early_stopping": Unsupported(_OFF),
-    "no_repeat_ngram_size": Unsupported((0,)),
+    "no_repeat_ngram_size": Unsupported(_ZERO),
     "truncate_prompt_tokens": Unsupported(hint="prompts are never cut"),
     "return_tokens_as_token_ids": Unsupported(_OFF, "return_token_ids reports ids"),
     "logprob_token_ids": Unsupported(),
@@ -175,9 +176,9 @@ _UNSUPPORTED: Mapping[str, Unsupported] = {
     "adapter": Unsupported(hint="adapters cannot be loaded yet"),
     "session_params": Unsupported(),
     "return_hidden_states": Unsupported(_OFF),
-    "mirostat": Unsupported((0,)),
-    "dry_multiplier": Unsupported((0.0,)),
-    "xtc_probability": Unsupported((0.0,)),
+    "mirostat": Unsupported(_ZERO),
+    "dry_multiplier": Unsupported(_ZERO),
+    "xtc_probability": Unsupported(_ZERO),
 }
 
 COMPLETIONS = FieldTable(

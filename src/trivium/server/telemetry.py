@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from trivium.base.clock import Clock
+from trivium.base.clock import Clock, SystemClock
 from trivium.engine.messages import Delta
 from trivium.engine.stats import STEP_SECONDS_BUCKETS
 from trivium.server.ports import StatusPort
@@ -86,6 +87,26 @@ class Telemetry:
     def render(self) -> bytes:
         """Write all metrics in the text format."""
         return generate_latest(self.registry)
+
+
+def documented_metrics() -> list[tuple[str, str, str]]:
+    """Name, kind and meaning of every metric, in order of name."""
+    telemetry = Telemetry(_Silence, SystemClock())
+    families = [family for family in telemetry.registry.collect() if family.type != "unknown"]
+    suffixes = {"counter": "_total"}
+    return sorted(
+        (family.name + suffixes.get(family.type, ""), family.type, family.documentation) for family in families
+    )
+
+
+class _Silence:
+    """The status of an engine that has said nothing; shows which metrics there are."""
+
+    is_ready = False
+    heartbeat_age_s = 0.0
+    info: Mapping[str, object] = MappingProxyType({})
+    stats: Mapping[str, object] = MappingProxyType({"step_seconds_buckets": [0] * (len(STEP_SECONDS_BUCKETS) + 1)})
+    error: str | None = None
 
 
 class TokenTimes:

@@ -80,7 +80,7 @@ BAD_VALUES: list[tuple[str, Any]] = [
     ("logit_bias", []), ("logit_bias", {"\uff17": 1}), ("logit_bias", {"7": 1, "07": 2}), ("logit_bias", {"9" * 40: 1}),
     ("bad_words", [""]), ("prompt_logprobs", -1), ("prompt_logprobs", 21), ("prompt_logprob_start", -1),
     ("logprobs_mode", "cooked"), ("ignore_eos", 1), ("ignore_eos", "true"), ("skip_special_tokens", 0),
-    ("stream", "yes"), ("stream", 1), ("cache_salt", ""), ("cache_salt", 5), ("priority", 1.5), ("timeout_s", 0),
+    ("stream", "yes"), ("stream", 1), ("cache_salt", ""), ("cache_salt", 5), ("timeout_s", 0),
     ("timeout_s", -1), ("return_token_ids", 1), ("add_special_tokens", "no"),
     ("stream_options", True), ("stream_options", {"include_usage": 1}), ("stream_options", {"usage": True}),
 ]  # fmt: skip
@@ -177,6 +177,8 @@ UNSUPPORTED: list[tuple[str, str, Any]] = [
     ("complete", "spaces_between_special_tokens", False),
     ("complete", "logits_processors", ["x"]),
     ("complete", "lora", "x"),
+    ("complete", "priority", -1),
+    ("chat", "priority", 1.5),
     ("complete", "truncate_prompt_tokens", 5),
 ]
 
@@ -198,7 +200,7 @@ async def test_what_is_known_and_unsupported_is_refused_by_name(
     [
         ("chat", {"tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "modalities": ["text"]}),
         ("chat", {"tools": None, "tool_choice": "auto", "reasoning_effort": None, "functions": None, "echo": False}),
-        ("complete", {"suffix": "", "use_beam_search": False, "length_penalty": 1, "guided_json": None}),
+        ("complete", {"suffix": "", "use_beam_search": False, "length_penalty": 1, "guided_json": None, "priority": 0}),
         ("complete", {"temperature": None, "stop": None, "logit_bias": None, "stream": None, "n": None}),
     ],
 )
@@ -266,9 +268,9 @@ async def test_length_defaults_are_sixteen_for_completions_and_the_context_for_c
 
 
 async def test_extension_fields_reach_the_engine(site: Site) -> None:
-    await site.complete(cache_salt="tenant", priority=-3, timeout_s=1.5)
+    await site.complete(cache_salt="tenant", timeout_s=1.5)
     request = site.engine.submitted[0]
-    assert (request.cache_salt, request.priority, request.deadline_s) == ("tenant", -3, 1.5)
+    assert (request.cache_salt, request.deadline_s) == ("tenant", 1.5)
 
 
 def test_field_limits_agree_with_the_sampling_record() -> None:

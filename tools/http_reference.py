@@ -1,0 +1,120 @@
+"""Write docs/reference/http.md from the server's own tables; with --check, fail when the file is behind them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from trivium.base.errors import TriviumError
+from trivium.server import job, tables
+from trivium.server.auth import ADMIN_PATHS, OPEN_PATHS
+from trivium.server.openapi import openapi_document
+from trivium.server.telemetry import documented_metrics
+
+TARGET = Path(__file__).resolve().parent.parent / "docs" / "reference" / "http.md"
+
+HEAD = """# HTTP API
+
+Written by `tools/http_reference.py` from the tables that the server itself reads; `/openapi.json` has the same as a
+document for machines. A field is honoured, or has no effect by design, or is refused with a 400 that names it; a field
+that is in no table is refused too. `null` means that a field was not given.
+"""
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    """Write a Markdown table."""
+    names = list(header)
+    yield "| " + " | ".join(names) + " |"
+    yield "|" + "---|" * len(names)
+    for row in rows:
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+
+
+def limits_of(schema: Mapping[str, Any]) -> str:
+    """Write a field's JSON schema in few words."""
+    if "anyOf" in schema:
+        return " or ".join(limits_of(option) for option in schema["anyOf"])
+    if "enum" in schema:
+        return ", ".join(f"`{option}`" for option in schema["enum"])
+    kind = str(schema.get("type", "any"))
+    if kind == "array":
+        most = f", at most {schema['maxItems']}" if "maxItems" in schema else ""
+        return f"array of {limits_of(schema['items'])}{most}"
+    low = schema.get("minimum", schema.get("exclusiveMinimum"))
+    if low is None or "maximum" not in schema:
+        return kind
+    return f"{kind}, {'>' if 'exclusiveMinimum' in schema else ''}{low} to {schema['maximum']}"
+
+
+def sections() -> Iterator[str]:
+    """Write the page, line by line."""
+    yield HEAD
+    yield from ("## Routes", "")
+    yield from table(("path", "key", "what"), routes())
+    common = {name: field for name, field in tables.COMPLETION_FIELDS.items() if name in tables.CHAT_FIELDS}
+    for title, fields in (
+        ("Fields of both generating routes", common),
+        ("Further fields of `/v1/completions`", {k: v for k, v in tables.COMPLETION_FIELDS.items() if k not in common}),
+        ("Further fields of `/v1/chat/completions`", {k: v for k, v in tables.CHAT_FIELDS.items() if k not in common}),
+    ):
+        yield from ("", f"## {title}", "")
+        yield from table(
+            ("field", "value", "meaning"), ((f"`{n}`", limits_of(f.schema), f.doc) for n, f in fields.items())
+        )
+    yield from ("", "## Fields without effect", "")
+    yield from table(("field", "why"), ((f"`{name}`", why) for name, why in tables.CHAT.bookkeeping.items()))
+    yield from ("", "## Known fields that are refused", "", "Only values that ask for nothing pass.", "")
+    yield from table(("field", "values that pass", "note"), unsupported())
+    yield from ("", "## Limits", "")
+    yield f"One request has at most {tables.MAX_PROMPTS} prompts and draws at most {job.MAX_ANSWERS} answers."
+    yield from ("", "## Errors", "", 'All have the shape `{"error": {"message", "type", "param", "code"}}`.', "")
+    yield from table(
+        ("code", "status"), sorted({(f"`{k.code}`", str(k.http_status)) for k in all_errors(TriviumError)})
+    )
+    yield from ("", "## Metrics", "")
+    yield from table(("name", "kind", "meaning"), ((f"`{n}`", kind, doc) for n, kind, doc in documented_metrics()))
+
+
+def routes() -> Iterator[tuple[str, str, str]]:
+    """Describe every route in a row."""
+    for path, operations in openapi_document()["paths"].items():
+        for method in ("get", "post"):
+            if method in operations:
+                key = "none" if path in OPEN_PATHS else "admin key" if path in ADMIN_PATHS else "API key, if any is set"
+                yield f"{method.upper()} `{path}`", key, operations[method]["summary"]
+
+
+def unsupported() -> Iterator[tuple[str, str, str]]:
+    """Describe every refused field in a row."""
+    known = {**tables.COMPLETIONS.unsupported, **tables.CHAT.unsupported}
+    for name, field in sorted(known.items()):
+        yield f"`{name}`", ", ".join(f"`{json.dumps(value)}`" for value in field.neutral), field.hint
+
+
+def all_errors(root: type[TriviumError]) -> Iterator[type[TriviumError]]:
+    """Walk the tree of errors, the server's own included."""
+    yield root
+    for child in root.__subclasses__():
+        yield from all_errors(child)
+
+
+def main() -> int:
+    """Write, or compare; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    page = "\n".join(sections()) + "\n"
+    if not parser.parse_args().check:
+        TARGET.write_text(page, encoding="utf-8")
+        return 0
+    if TARGET.read_text(encoding="utf-8") == page:
+        return 0
+    sys.stderr.write(f"{TARGET.name} is behind the server's tables: run tools/http_reference.py\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
