@@ -145,10 +145,11 @@ def fit_to_context(
     least = 1 if asked is None else asked
     if least > room:
         wanted = f" and {asked} tokens were asked for" if asked else " and the answer needs at least 1"
+        counts = f"the prompt has {prompt_len} tokens{wanted if asked != 0 else ''}"
         raise PromptTooLongError(
             # LiteLLM looks for "maximum context length" in this text, LangChain for "prompt is too long".
             f"This model's maximum context length is {context_len} tokens and the prompt is too long for it: "
-            f"the prompt has {prompt_len} tokens{wanted if asked != 0 else ''}. Please shorten the prompt or ask for fewer tokens.",
+            f"{counts}. Please shorten the prompt or ask for fewer tokens.",
             param=param if room < 1 else "max_tokens",
         )
     if asked is not None:
