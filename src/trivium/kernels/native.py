@@ -53,6 +53,8 @@ def _find() -> tuple[ModuleType | None, str]:
         return None, f"{env.ISA.name}=numpy"
     try:
         module = import_module("trivium._C")
+    except ModuleNotFoundError:
+        return None, "not built: there was no C++20 compiler, or no Python.h, when Trivium was installed"
     except ImportError as error:
         return None, str(error)
     return module, ""
@@ -70,8 +72,7 @@ def load() -> ModuleType | None:
     if module is None:
         if env.REQUIRE_NATIVE.read():
             raise ConfigError(f"{env.REQUIRE_NATIVE.name} is set, but the native kernels cannot be loaded: {reason}")
-        _log.warning("running on NumPy, several times slower: native kernels are missing (%s); reinstall with a C++20 "
-                     "compiler and the Python headers to get them", reason)  # fmt: skip
+        _log.warning("running on NumPy, several times slower; native kernels are missing (%s)", reason)
     return module
 
 
