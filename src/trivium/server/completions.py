@@ -260,4 +260,5 @@ class CompletionForm:
         self._scores[index] = scores
         if not job.is_echo:
             return scores.answer(entries)
-        return scores.prompt_then_answer(job.prompts[prompt_idx].ids, self._prompt_logprobs[prompt_idx], entries)
+        prompt = job.prompts[prompt_idx]
+        return scores.prompt_then_answer(prompt.text, prompt.ids, self._prompt_logprobs[prompt_idx], entries)

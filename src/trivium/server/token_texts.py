@@ -92,11 +92,12 @@ class CompletionScores:
         """Show drawn tokens, which follow whatever was shown before."""
         shown = CompletionLogprobs([], [], [], [])
         for entry in entries:
-            self._add(shown, entry.token_id, entry, is_prompt=False)
+            self._add(shown, entry)
         return shown
 
     def prompt_then_answer(
         self,
+        prompt_text: str,
         prompt_ids: Sequence[int],
         prompt_entries: Sequence[TokenLogprobs | None],
         entries: Sequence[TokenLogprobs],
@@ -104,16 +105,29 @@ class CompletionScores:
         """Show an echoed prompt, one entry per token and the first without a logprob, and the first drawn tokens."""
         shown = CompletionLogprobs([], [], [], [])
         for token_id, scored in zip(prompt_ids, prompt_entries, strict=True):
-            self._add(shown, token_id, scored, is_prompt=True)
+            self._append(shown, token_id, scored)
+            self._num_chars += self._num_echoed(prompt_text, token_id)
+        self._num_chars = len(prompt_text)
         for entry in entries:
-            self._add(shown, entry.token_id, entry, is_prompt=False)
+            self._add(shown, entry)
         return shown
 
-    def _add(self, shown: CompletionLogprobs, token_id: int, entry: TokenLogprobs | None, *, is_prompt: bool) -> None:
+    def _num_echoed(self, prompt_text: str, token_id: int) -> int:
+        """Characters that a prompt token has in the echoed text: none, or one less, where the tokenizer added some."""
+        piece = self._decoder.decode(self._texts.bytes_of(token_id))
+        if prompt_text.startswith(piece, self._num_chars):
+            return len(piece)
+        if self._texts.tokenizer.is_special(token_id):
+            return 0
+        return len(piece.removeprefix(" "))
+
+    def _add(self, shown: CompletionLogprobs, entry: TokenLogprobs) -> None:
+        self._append(shown, entry.token_id, entry)
+        if not (self._skips_special and self._texts.tokenizer.is_special(entry.token_id)):
+            self._num_chars += len(self._decoder.decode(self._texts.bytes_of(entry.token_id)))
+
+    def _append(self, shown: CompletionLogprobs, token_id: int, entry: TokenLogprobs | None) -> None:
         shown.text_offset.append(self._num_chars)
         shown.tokens.append(self._texts.label_of(token_id))
         shown.token_logprobs.append(None if entry is None else entry.logprob)
         shown.top_logprobs.append(None if entry is None else self._texts.completion_top(entry, self._num_top))
-        is_silent = not is_prompt and self._skips_special and self._texts.tokenizer.is_special(token_id)
-        if not is_silent:
-            self._num_chars += len(self._decoder.decode(self._texts.bytes_of(token_id)))

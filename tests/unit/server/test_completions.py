@@ -148,6 +148,14 @@ async def test_echo_without_new_tokens_scores_the_prompt(site: Site) -> None:
     }
 
 
+async def test_offsets_point_into_the_echoed_text_where_a_start_token_was_added(make_site: MakeSite) -> None:
+    site = make_site(FakeEngine(say("é!")), tokenizer=ByteTokenizer(adds_bos=True))
+    choice = (await site.complete(prompt="a<|im_end|>é", echo=True, logprobs=0)).json()["choices"][0]
+    assert choice["text"] == "a<|im_end|>éé!"
+    assert choice["logprobs"]["tokens"][:4] == ["<s>", "a", "<|im_end|>", "bytes:\\xc3"]
+    assert choice["logprobs"]["text_offset"] == [0, 0, 1, 11, 11, 12, 12, 13, 14]
+
+
 @pytest.mark.parametrize("is_stream", [False, True])
 async def test_echo_without_new_tokens_and_scores_is_the_prompt(site: Site, is_stream: bool) -> None:
     response = await site.complete(prompt=["Yes", "No"], echo=True, max_tokens=0, stream=is_stream)
