@@ -14,7 +14,8 @@ from support.fake_engine import ByteTokenizer, FakeEngine, JoiningTemplate, tiny
 from trivium.base.errors import TriviumError
 from trivium.config.options import ServerOptions
 from trivium.server.app import build_app
-from trivium.server.lifetime import Loaded, bind_socket, serve
+from trivium.server.lifetime import bind_socket, serve
+from trivium.server.loading import Loaded
 
 
 class LivingEngine(FakeEngine):

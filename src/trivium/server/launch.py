@@ -13,7 +13,8 @@ from trivium.base.errors import TriviumError
 from trivium.config.options import EngineOptions, ServerOptions
 from trivium.server.app import build_app
 from trivium.server.auth import Doorkeeper
-from trivium.server.lifetime import Loaded, bind_socket, report_failure, serve
+from trivium.server.lifetime import bind_socket, report_failure, serve
+from trivium.server.loading import Loaded
 from trivium.server.served import ServedModel, sampling_defaults
 
 logger = logging.getLogger(__name__)

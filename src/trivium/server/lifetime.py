@@ -18,24 +18,18 @@ import logging
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Protocol, TypeVar, cast
 
 import uvicorn
-from starlette.applications import Starlette
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from trivium.base.errors import ConfigError, TriviumError
 from trivium.config.options import ServerOptions
-from trivium.server.errors import NotReadyError, ShuttingDownError, error_body, error_headers, error_status
-from trivium.server.gate import send_json
+from trivium.server.errors import ShuttingDownError
+from trivium.server.loading import Entrance, Loaded, ModelLife
 from trivium.server.open_jobs import OpenJobs
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 LAST_WORDS_S = 2.0
 """Seconds that the last error events get to leave."""
@@ -49,30 +43,6 @@ class PortTakenError(ConfigError):
     """The address to listen on cannot be had."""
 
     code = "port_taken"
-
-
-class EngineLife(Protocol):
-    """Beginning and end of an engine's client; `engine.client.EngineClient` fits."""
-
-    async def start(self) -> None:
-        """Start the engine process; returns before it is ready."""
-        ...
-
-    async def wait_ready(self) -> None:
-        """Wait until it takes requests.
-
-        Raises:
-            TriviumError: It could not be built.
-        """
-        ...
-
-    async def drain(self, timeout_s: float) -> bool:
-        """Let open requests finish and the engine exit."""
-        ...
-
-    async def close(self) -> None:
-        """Kill the engine if it lives, and stop watching it."""
-        ...
 
 
 def bind_socket(options: ServerOptions) -> socket.socket:
@@ -98,35 +68,6 @@ def bind_socket(options: ServerOptions) -> socket.socket:
     return listener
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """A model that can be served."""
-
-    app: Starlette
-    """From `build_app`, over `engine`."""
-    engine: EngineLife
-    """Not started."""
-    on_ready: Callable[[], None] = lambda: None
-    """Called once, when the first request can be answered."""
-
-
-class Entrance:
-    """ASGI application that stands in for the real one until that is loaded."""
-
-    def __init__(self) -> None:
-        self.app: ASGIApp | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on, or answer 503; `/live` is 200 from the start."""
-        if self.app is not None:
-            await self.app(scope, receive, send)
-        elif scope["type"] == "http" and scope["path"] == "/live":
-            await send_json(send, b'{"status":"ok","reason":null}')
-        elif scope["type"] == "http":
-            error = NotReadyError("the model is not ready: it is loading", retry_after_s=2.0)
-            await send_json(send, error_body(error), status=error_status(error), headers=error_headers(error))
-
-
 async def serve(load: Callable[[], Loaded], listener: socket.socket, options: ServerOptions) -> int:
     """Serve until told to stop.
 
@@ -144,7 +85,7 @@ async def serve(load: Callable[[], Loaded], listener: socket.socket, options: Se
     entrance, stops = Entrance(), _Stops()
     code: int | None = EXIT_FAILED
     server = _Listener(_http_config(entrance, options))
-    life = _ModelLife(load, entrance)
+    life = ModelLife(load, entrance)
     with stops.listening():
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         loading = asyncio.create_task(life.begin())
@@ -162,65 +103,6 @@ async def serve(load: Callable[[], Loaded], listener: socket.socket, options: Se
             await life.end(is_orderly=code == 0)
             await asyncio.gather(serving, return_exceptions=True)
     return code
-
-
-class _ModelLife:
-    """Loads a model, opens the entrance to it, and ends its engine."""
-
-    def __init__(self, load: Callable[[], Loaded], entrance: Entrance) -> None:
-        self._load = load
-        self._entrance = entrance
-        self._engine: EngineLife | None = None
-        self.jobs = OpenJobs()
-        """Jobs under way; none before there is a model."""
-
-    async def begin(self) -> None:
-        """Load, start the engine, and wait until it is ready.
-
-        Raises:
-            TriviumError: The model cannot be served.
-        """
-        loaded = await _in_thread(self._load)
-        self._engine = loaded.engine
-        self.jobs = loaded.app.state.service.jobs
-        await loaded.engine.start()
-        self._entrance.app = loaded.app
-        await loaded.engine.wait_ready()
-        loaded.on_ready()
-
-    async def end(self, *, is_orderly: bool) -> None:
-        """End the engine, if there is one: asked to when there is time, else killed."""
-        if self._engine is None:
-            return
-        if is_orderly:
-            await self._engine.drain(LAST_WORDS_S)
-        await self._engine.close()
-
-
-async def _in_thread(work: Callable[[], T]) -> T:
-    """Run blocking work in a daemon thread, which does not hold up the end of the process, unlike an executor's."""
-    loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[T] = loop.create_future()
-
-    def report(value: T | None, error: BaseException | None) -> None:
-        if outcome.done():
-            return
-        if error is not None:
-            outcome.set_exception(error)
-        else:
-            outcome.set_result(cast("T", value))
-
-    def run() -> None:
-        value, error = None, None
-        try:
-            value = work()
-        except BaseException as caught:
-            error = caught
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(report, value, error)
-
-    threading.Thread(target=run, name="trivium-load", daemon=True).start()
-    return await outcome
 
 
 async def _until_end(
