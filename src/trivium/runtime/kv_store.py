@@ -58,8 +58,8 @@ class KVStore:
             (len(group.layers), num_kv_heads, pages, spec.page_len, head_width)
             for group, pages in zip(spec.groups, num_pages, strict=True)
         ]
-        self._keys = [library.zeros(shape) for shape in shapes]
-        self._values = [library.zeros(shape) for shape in shapes]
+        self._keys = [library.sparse_zeros(shape) for shape in shapes]
+        self._values = [library.sparse_zeros(shape) for shape in shapes]
         self._gathered: tuple[Any, Any] | None = None
 
     @property
