@@ -14,7 +14,7 @@ ORACLE_PY := $(ORACLE)/bin/python
 PIP_FLAGS := --retries 10 --timeout 60 --disable-pip-version-check --quiet
 NATIVE_SOURCES := CMakeLists.txt $(shell find csrc -path csrc/tests -prune -o -path csrc/bench -prune -o -type f -print)
 CXX_SOURCES := CMakeLists.txt $(shell find csrc -type f)
-DEFAULT_TIER := not oracle and not slow and not soak and not gpu
+DEFAULT_TIER := not oracle and not extras and not slow and not soak and not gpu
 
 export PYTHONUNBUFFERED := 1
 
@@ -63,7 +63,7 @@ $(STAMPS)/docs: $(STAMPS)/app
 $(STAMPS)/oracle: pyproject.toml tools/make_venv.sh $(NATIVE_SOURCES)
 	@mkdir -p $(STAMPS)
 	tools/make_venv.sh "$(PYTHON)" $(ORACLE)
-	$(call install_in,$(ORACLE_PY),build core test oracle,$(ORACLE_PIP_ARGS))
+	$(call install_in,$(ORACLE_PY),build core test oracle clients bench,$(ORACLE_PIP_ARGS))
 	$(call build_in,$(ORACLE_PY),oracle)
 	@touch $@
 
@@ -84,11 +84,11 @@ serve: $(STAMPS)/app  ## serve the default model on 127.0.0.1, fetching it first
 test: $(STAMPS)/dev $(STAMPS)/model  ## the default tier: no torch, under 5 minutes
 	$(PY) -m pytest -m "$(DEFAULT_TIER)" $(PYTEST_ARGS)
 
-test-oracle: $(STAMPS)/oracle $(STAMPS)/model  ## with torch and transformers: live comparison, goldens remade
-	$(ORACLE_PY) -m pytest -m "oracle and not soak" $(PYTEST_ARGS)
+test-oracle: $(STAMPS)/oracle $(STAMPS)/model  ## with torch, LangChain, LiteLLM…: live comparison, goldens remade
+	$(ORACLE_PY) -m pytest -m "(oracle or extras) and not soak" $(PYTEST_ARGS)
 
 full: $(STAMPS)/dev $(STAMPS)/model sanitize  ## soaks, long state machines, fuzz, sanitizers: up to 90 minutes
-	$(PY) -m pytest -m "not oracle and not gpu" $(PYTEST_ARGS)
+	$(PY) -m pytest -m "not oracle and not extras and not gpu" $(PYTEST_ARGS)
 
 sanitize: build/asan/trivium_tests build/tsan/trivium_tests  ## the C++ tests under ASan+UBSan, and TSan
 	build/asan/trivium_tests
