@@ -75,11 +75,29 @@ def num_pages(server: TinyServer, *states: str) -> float:
     return sum(seen[f'trivium_kv_pages{{state="{state}"}}'] for state in states)
 
 
+def next_heartbeats(server: TinyServer, count: int = 2) -> None:
+    """Wait for heartbeats, so that metrics of the engine tell of now; the age of the last one falls when one comes."""
+    last_age_s, end_s = 0.0, time.monotonic() + 10.0
+    while count:
+        age_s = server.metrics()["trivium_engine_heartbeat_age_seconds"]
+        count -= age_s < last_age_s
+        last_age_s = age_s
+        assert time.monotonic() < end_s, "the engine's heart does not beat"
+
+
 def is_idle(server: TinyServer) -> bool:
-    """Whether nothing waits or runs and every KV page is free or can be evicted."""
+    """Whether nothing waits or runs and every KV page is free or can be evicted, as of the last heartbeat."""
     seen = server.metrics()
     is_quiet = seen["trivium_requests_waiting"] == seen["trivium_requests_running"] == 0
     return is_quiet and seen['trivium_kv_pages{state="used"}'] == 0
+
+
+def assert_nothing_is_left(server: TinyServer, within_s: float = 10.0) -> None:
+    """Check that soon nothing waits or runs, no page is held, and no HTTP request is under way."""
+    began_s = time.monotonic()
+    next_heartbeats(server)
+    eventually(lambda: is_idle(server), within_s - (time.monotonic() - began_s))
+    eventually(lambda: server.metrics()["trivium_open_requests"] == 1.0)  # the one that asks
 
 
 def resident_bytes(*processes: psutil.Process) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,12 +80,21 @@ class TinyServer:
 
 
 @contextlib.contextmanager
-def tiny_server(*flags: str, model: Path | None = None, key: str | None = None) -> Iterator[TinyServer]:
+def tiny_server(
+    *flags: str,
+    model: Path | None = None,
+    key: str | None = None,
+    kv_cache_memory: str = "1MiB",
+    environ: Mapping[str, str] | None = None,
+) -> Iterator[TinyServer]:
     """Start a server on a free port and wait until it says that it is ready; it is gone when the block ends."""
     command = [sys.executable, "-c", "import sys; from trivium.cli import main; sys.exit(main())", "serve"]
-    common = ["--port", "0", "--served-model-name", "tiny", "--kv-cache-memory", "1MiB", "--threads", "1"]
+    common = ["--port", "0", "--served-model-name", "tiny", "--kv-cache-memory", kv_cache_memory, "--threads", "1"]
     process = subprocess.Popen(  # noqa: S603  (our own program)
-        [*command, str(model or tiny_model()), *common, *flags], stderr=subprocess.PIPE, text=True
+        [*command, str(model or tiny_model()), *common, *flags],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(environ or {})},
     )
     log: list[str] = []
     url: list[str] = []
