@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from trivium.base.errors import CapacityError, InvalidParameterError, TemplateError
-from trivium.config.defaults import sampling_defaults
+from trivium.config.defaults import recommended_sampling
 from trivium.config.resolve import options_from
 from trivium.config.sampling import SamplingParams
 
@@ -50,7 +50,7 @@ class CompletionOutput:
 
 @dataclass(slots=True, kw_only=True)
 class RequestOutput:
-    """A prompt with its answers, best first when `best_of` was asked for."""
+    """A prompt with its answers; with `best_of`, those of the highest mean logprob per token, best first."""
 
     request_id: str
     prompt: str | None
@@ -103,7 +103,7 @@ class Answers:
     def result(self) -> RequestOutput:
         """Return the request with its n best answers, numbered anew."""
         if self._params.num_draws > self._params.n:
-            ranked = sorted(self.output.outputs, key=lambda answer: -(answer.cumulative_logprob or 0.0))
+            ranked = sorted(self.output.outputs, key=lambda answer: -_mean_logprob(answer))
             self.output.outputs = [replace(answer, index=k) for k, answer in enumerate(ranked[: self._params.n])]
         return self.output
 
@@ -112,6 +112,10 @@ class Answers:
             answer.cumulative_logprob = news.cumulative_logprob
         elif answer.logprobs is not None:
             answer.cumulative_logprob = sum(entry.logprob for entry in answer.logprobs)
+
+
+def _mean_logprob(answer: CompletionOutput) -> float:
+    return (answer.cumulative_logprob or 0.0) / max(len(answer.token_ids), 1)
 
 
 class _Prompts:
@@ -141,7 +145,7 @@ class _Prompts:
 
     def params(self, params: SamplingParams | None) -> SamplingParams:
         """The given parameters, or the model's recommended ones."""
-        return params if params is not None else sampling_defaults(self.frontend.generation_config)
+        return params if params is not None else SamplingParams(**recommended_sampling(self.frontend.generation_config))
 
 
 class LLM:

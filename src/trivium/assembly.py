@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from trivium.tokens.chat import ChatTemplate
     from trivium.tokens.tokenizer import Tokenizer
     from trivium.weights.checkpoint import Checkpoint
+    from trivium.weights.resolve import ResolvedModel
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,17 @@ def silent(stage: str, done: int, total: int) -> None:
     """Report nothing."""
 
 
+def find_model(options: EngineOptions, report: Report = silent) -> ResolvedModel:
+    """Find the model, and fetch it when it is not here.
+
+    Raises:
+        ModelError: It cannot be found or fetched.
+    """
+    from trivium.weights.resolve import resolve_model  # noqa: PLC0415  (start-up time)
+
+    return resolve_model(options.model, progress=lambda news: report(news.stage, news.done_bytes, news.total_bytes))
+
+
 def open_model(options: EngineOptions, report: Report = silent) -> OpenModel:
     """Find the model, fetch it when it is not here, and read its configuration.
 
@@ -81,9 +93,8 @@ def open_model(options: EngineOptions, report: Report = silent) -> OpenModel:
     """
     from trivium.models import parse_config  # noqa: PLC0415  (start-up time)
     from trivium.weights.checkpoint import open_checkpoint  # noqa: PLC0415
-    from trivium.weights.resolve import resolve_model  # noqa: PLC0415
 
-    resolved = resolve_model(options.model, progress=lambda news: report(news.stage, news.done_bytes, news.total_bytes))
+    resolved = find_model(options, report)
     checkpoint = open_checkpoint(resolved.path)
     return OpenModel(
         name=resolved.name,

@@ -15,7 +15,7 @@ from trivium.base.errors import TriviumError
 from trivium.config.options import ServerOptions
 from trivium.server.app import build_app
 from trivium.server.lifetime import bind_socket, serve
-from trivium.server.loading import Loaded
+from trivium.server.loading import Found, Opened
 
 
 class LivingEngine(FakeEngine):
@@ -75,8 +75,8 @@ async def live_server(engine: LivingEngine | None = None, **options: Any) -> Asy
     app = build_app(own_engine, ByteTokenizer(), JoiningTemplate(), server_options, tiny_served())
     with bind_socket(server_options) as listener:
         ready = asyncio.Event()
-        loaded = Loaded(app=app, engine=own_engine, on_ready=ready.set)
-        ended = asyncio.create_task(serve(lambda: loaded, listener, server_options))
+        found = Found(engine=own_engine, open=lambda: Opened(app=app, on_ready=ready.set))
+        ended = asyncio.create_task(serve(lambda: found, listener, server_options))
         live = LiveServer(app, own_engine, listener.getsockname()[1], ended, ready)
         if own_engine.may_be_ready.is_set() and own_engine.fault is None:
             await asyncio.wait_for(ready.wait(), 10)

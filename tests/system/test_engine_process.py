@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from trivium.config.sampling import SamplingParams
 from trivium.engine.client import EngineClient, engine_pid
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
-ENDLESS = SamplingParams(temperature=0.0, max_tokens=490, ignore_eos=True)
+ENDLESS = SamplingParams(n=4, temperature=0.0, max_tokens=490, ignore_eos=True)
 PROMPT = [40, 41, 42]
 
 
@@ -45,10 +45,21 @@ async def _answer(engine: EngineClient, params: SamplingParams = GREEDY, name: s
     return answers
 
 
-async def _until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.02)
+async def _begin(engine: EngineClient, params: SamplingParams) -> asyncio.Task[Answers]:
+    """Submit a request and return, when its first token is there, the task that reads the rest."""
+    has_begun = asyncio.Event()
+    answers = Answers("x", PROMPT, PROMPT, params)
+
+    async def read() -> Answers:
+        async for news in engine.submit(PROMPT, params):
+            answers.add(news)
+            if news.token_ids:
+                has_begun.set()
+        return answers
+
+    reading = asyncio.create_task(read())
+    await asyncio.wait_for(has_begun.wait(), 20)
+    return reading
 
 
 async def test_the_process_answers_as_the_loop_does(client: EngineClient) -> None:
@@ -98,8 +109,7 @@ async def test_leaving_a_stream_early_frees_the_request(client: EngineClient) ->
 
 async def test_a_killed_engine_ends_open_requests_with_an_error_and_comes_back(client: EngineClient) -> None:
     before = (await _answer(client)).output.outputs
-    open_request = asyncio.create_task(_answer(client, ENDLESS))
-    await _until(lambda: bool(client.status().stats.get("num_running")))
+    open_request = await _begin(client, ENDLESS)
     pid = engine_pid(client)
     assert pid is not None
 
@@ -116,8 +126,7 @@ async def test_a_killed_engine_ends_open_requests_with_an_error_and_comes_back(c
 
 
 async def test_a_frozen_engine_is_noticed_and_replaced(client: EngineClient) -> None:
-    open_request = asyncio.create_task(_answer(client, ENDLESS))
-    await _until(lambda: bool(client.status().stats.get("num_running")))
+    open_request = await _begin(client, ENDLESS)
     pid = engine_pid(client)
     assert pid is not None
 
@@ -132,8 +141,7 @@ async def test_a_frozen_engine_is_noticed_and_replaced(client: EngineClient) -> 
 
 async def test_draining_lets_open_requests_finish_and_takes_no_new_ones(client: EngineClient) -> None:
     long = replace(ENDLESS, max_tokens=300)
-    open_request = asyncio.create_task(_answer(client, long))
-    await _until(lambda: bool(client.status().stats.get("num_running")))
+    open_request = await _begin(client, long)
 
     draining = asyncio.create_task(client.drain(timeout_s=30))
     await asyncio.sleep(0)
@@ -145,8 +153,7 @@ async def test_draining_lets_open_requests_finish_and_takes_no_new_ones(client: 
 
 
 async def test_a_drain_that_takes_too_long_says_so_and_closing_ends_the_request(client: EngineClient) -> None:
-    open_request = asyncio.create_task(_answer(client, replace(ENDLESS, n=8)))
-    await _until(lambda: bool(client.status().stats.get("num_running")))
+    open_request = await _begin(client, replace(ENDLESS, n=8))
 
     assert not await client.drain(timeout_s=0.05)
     await client.close()

@@ -11,9 +11,13 @@ from trivium.config.sampling import SamplingParams
 _RECOMMENDED = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
 
 
-def sampling_defaults(generation_config: Mapping[str, Any]) -> SamplingParams:
-    """Return the parameters a model recommends; fields it does not name, or names wrongly, keep ours."""
-    chosen: dict[str, Any] = {}
+def recommended_sampling(generation_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Pick the sampling fields that a checkpoint sets and a request may override.
+
+    Values that the sampler would refuse (a file may hold anything) are left out, so that such a field keeps its own
+    default.
+    """
+    picked: dict[str, Any] = {}
     for name in _RECOMMENDED:
         value = generation_config.get(name)
         if value is None or isinstance(value, bool):
@@ -22,5 +26,5 @@ def sampling_defaults(generation_config: Mapping[str, Any]) -> SamplingParams:
             SamplingParams(**{name: value}).validate()
         except InvalidParameterError:
             continue
-        chosen[name] = value
-    return SamplingParams(**chosen)
+        picked[name] = value
+    return picked

@@ -150,8 +150,9 @@ class EngineLoop:
         logger.error("step failed, ending its %d requests", len(scheduled.entries), exc_info=error)
         self._stats.step_errors_total += 1
         self._scheduler.discard(scheduled)
+        message = f"the step failed inside the engine ({type(error).__name__}); the server's log says more"
         for entry in scheduled.entries:
-            self._end(entry.request, f"the step failed inside the engine: {error}", "internal_error")
+            self._end(entry.request, message, "internal_error")
 
     def _end_overdue(self) -> None:
         now_s = self._clock.now_s()

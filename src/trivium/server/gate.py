@@ -25,6 +25,9 @@ from trivium.server.service import Service
 logger = logging.getLogger(__name__)
 access_logger = logging.getLogger("trivium.access")
 
+POLLED_ROUTES = frozenset({"/health", "/live", "/ready", "/metrics"})
+"""What monitors ask every few seconds; logged at debug level only."""
+
 CLIENT_GONE_STATUS = 499
 """Logged (never sent) when the client closed the connection first."""
 _SAFE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
@@ -111,7 +114,8 @@ class Gate:
     def _record(self, visit: Visit) -> None:
         seconds = self._service.clock.now_s() - visit.began_s
         self._service.telemetry.request_ended(visit.route, visit.status, seconds)
-        access_logger.info(
+        access_logger.log(
+            logging.DEBUG if visit.route in POLLED_ROUTES else logging.INFO,
             "%s %s %s %d caller=%s prompt=%s completion=%s cached=%s ttft_ms=%s ms=%.1f error=%s",
             visit.request_id,
             visit.method,

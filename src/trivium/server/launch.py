@@ -10,12 +10,14 @@ import time
 
 from trivium import __version__, assembly
 from trivium.base.errors import TriviumError
+from trivium.config.defaults import recommended_sampling
 from trivium.config.options import EngineOptions, ServerOptions
+from trivium.engine.client import EngineClient
 from trivium.server.app import build_app
 from trivium.server.auth import Doorkeeper
 from trivium.server.lifetime import bind_socket, report_failure, serve
-from trivium.server.loading import Loaded
-from trivium.server.served import ServedModel, sampling_defaults
+from trivium.server.loading import Found, Opened
+from trivium.server.served import ServedModel
 
 logger = logging.getLogger(__name__)
 
@@ -30,26 +32,31 @@ def run(options: EngineOptions, server: ServerOptions) -> int:
     try:
         Doorkeeper(server)  # a bad key file is found before anything is taken or loaded
         with bind_socket(server) as listener:
-            return asyncio.run(serve(lambda: _load(listener, options, server), listener, server))
+            return asyncio.run(serve(lambda: _find(listener, options, server), listener, server))
     except TriviumError as error:
         return report_failure(error)
 
 
-def _load(listener: socket.socket, options: EngineOptions, server: ServerOptions) -> Loaded:
+def _find(listener: socket.socket, options: EngineOptions, server: ServerOptions) -> Found:
+    assembly.find_model(options, _report)
+    engine = assembly.engine_client(options, heartbeat_timeout_s=server.heartbeat_timeout_s, report=_report)
+    return Found(engine=engine, open=lambda: _open(engine, listener, options, server))
+
+
+def _open(engine: EngineClient, listener: socket.socket, options: EngineOptions, server: ServerOptions) -> Opened:
     frontend = assembly.load_frontend(options, _report)
     served = served_model(frontend, options, server)
     logger.info("Trivium %s: %s (%s)", __version__, served.name, frontend.precision)
     if not (server.api_key or server.api_key_file) and server.host not in {"127.0.0.1", "::1", "localhost"}:
         logger.warning("listening on %s without API keys: anybody who reaches it may use it", server.host)
-    engine = assembly.engine_client(options, heartbeat_timeout_s=server.heartbeat_timeout_s, report=_report)
     app = build_app(engine, frontend.tokenizer, frontend.chat_template, server, served)
     url = base_url(server, listener.getsockname()[1])
 
     def say_ready() -> None:
-        logger.info("KV cache: %s", engine.status().info.get("kv_cache", "unknown"))
+        logger.info("%s", engine.status().info.get("kv_cache", "KV cache: unknown"))
         logger.info("ready: %s at %s, context %d tokens", served.name, url, app.state.service.context_len)
 
-    return Loaded(app=app, engine=engine, on_ready=say_ready)
+    return Opened(app=app, on_ready=say_ready)
 
 
 def base_url(server: ServerOptions, port: int) -> str:
@@ -68,7 +75,7 @@ def served_model(frontend: assembly.Frontend, options: EngineOptions, server: Se
         aliases=tuple(names[1:]),
         config=frontend.config,
         max_model_len=options.model.max_model_len or max_positions,
-        sampling_defaults=sampling_defaults(frontend.generation_config),
+        sampling_defaults=recommended_sampling(frontend.generation_config),
         details={
             "architecture": frontend.config.architecture,
             "weights": frontend.precision,

@@ -26,7 +26,7 @@ from starlette.types import ASGIApp
 from trivium.base.errors import ConfigError, TriviumError
 from trivium.config.options import ServerOptions
 from trivium.server.errors import ShuttingDownError
-from trivium.server.loading import Entrance, Loaded, ModelLife
+from trivium.server.loading import Entrance, Found, ModelLife
 from trivium.server.open_jobs import OpenJobs
 
 logger = logging.getLogger(__name__)
@@ -68,11 +68,11 @@ def bind_socket(options: ServerOptions) -> socket.socket:
     return listener
 
 
-async def serve(load: Callable[[], Loaded], listener: socket.socket, options: ServerOptions) -> int:
+async def serve(find: Callable[[], Found], listener: socket.socket, options: ServerOptions) -> int:
     """Serve until told to stop.
 
     Args:
-        load: Finds the model and builds its application; runs in a thread of its own.
+        find: Finds the model; runs in a thread of its own.
         listener: From `bind_socket`.
         options: Times and TLS files.
 
@@ -85,7 +85,7 @@ async def serve(load: Callable[[], Loaded], listener: socket.socket, options: Se
     entrance, stops = Entrance(), _Stops()
     code: int | None = EXIT_FAILED
     server = _Listener(_http_config(entrance, options))
-    life = ModelLife(load, entrance)
+    life = ModelLife(find, entrance)
     with stops.listening():
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         loading = asyncio.create_task(life.begin())

@@ -50,15 +50,23 @@ class EngineLife(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class Opened:
     """A model that can be served."""
 
     app: Starlette
-    """From `build_app`, over `engine`."""
-    engine: EngineLife
-    """Not started."""
+    """From `build_app`, over the engine of `Found`."""
     on_ready: Callable[[], None] = lambda: None
     """Called once, when the first request can be answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A model that is on this machine; its engine reads weights while this process reads the rest of it."""
+
+    engine: EngineLife
+    """Not started."""
+    open: Callable[[], Opened]
+    """Reads tokenizer and template and builds the application; runs in a thread."""
 
 
 class Entrance:
@@ -79,28 +87,29 @@ class Entrance:
 
 
 class ModelLife:
-    """Loads a model, opens the entrance to it, and ends its engine."""
+    """Finds and opens a model, opens the entrance to it, and ends its engine."""
 
-    def __init__(self, load: Callable[[], Loaded], entrance: Entrance) -> None:
-        self._load = load
+    def __init__(self, find: Callable[[], Found], entrance: Entrance) -> None:
+        self._find = find
         self._entrance = entrance
         self._engine: EngineLife | None = None
         self.jobs = OpenJobs()
         """Jobs under way; none before there is a model."""
 
     async def begin(self) -> None:
-        """Load, start the engine, and wait until it is ready.
+        """Find the model, start its engine, open the entrance, and wait until the engine is ready.
 
         Raises:
             TriviumError: The model cannot be served.
         """
-        loaded = await _in_thread(self._load)
-        self._engine = loaded.engine
-        self.jobs = loaded.app.state.service.jobs
-        await loaded.engine.start()
-        self._entrance.app = loaded.app
-        await loaded.engine.wait_ready()
-        loaded.on_ready()
+        found = await _in_thread(self._find)
+        self._engine = found.engine
+        await found.engine.start()
+        opened = await _in_thread(found.open)
+        self.jobs = opened.app.state.service.jobs
+        self._entrance.app = opened.app
+        await found.engine.wait_ready()
+        opened.on_ready()
 
     async def end(self, *, is_orderly: bool) -> None:
         """End the engine, if there is one: asked to when there is time, else killed."""

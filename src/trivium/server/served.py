@@ -8,9 +8,6 @@ from typing import Any
 
 from trivium.base.errors import InvalidParameterError, ModelNotFoundError
 from trivium.config.model import ModelConfig
-from trivium.config.sampling import SamplingParams
-
-_DEFAULTED = ("temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,22 +50,3 @@ class ServedModel:
             known = ", ".join(self.names)
             raise ModelNotFoundError(f"The model '{name[:200]}' does not exist; served here: {known}", param="model")
         return name
-
-
-def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Pick from a checkpoint's generation config the defaults that a request may override.
-
-    Values that the sampler would refuse (a file may hold anything) are left out, so that a request without the field
-    gets the API's own default.
-    """
-    picked: dict[str, Any] = {}
-    for name in _DEFAULTED:
-        value = generation_config.get(name)
-        if value is None:
-            continue
-        try:
-            SamplingParams(**{name: value}).validate()
-        except InvalidParameterError:
-            continue
-        picked[name] = value
-    return picked

@@ -9,8 +9,8 @@ import pytest
 
 from support.fake_engine import MODEL_VOCAB, FakeEngine
 from support.server_site import MakeSite, Site
+from trivium.config.defaults import recommended_sampling
 from trivium.config.sampling import SamplingParams
-from trivium.server.served import sampling_defaults
 from trivium.server.tables import CHAT, COMPLETIONS, SAMPLING_FIELDS
 
 ENDPOINTS = ("complete", "chat")
@@ -243,7 +243,7 @@ async def test_a_missing_model_is_refused_and_an_alias_is_echoed(site: Site) -> 
 
 
 async def test_a_request_that_sets_nothing_gets_the_checkpoints_defaults(make_site: MakeSite) -> None:
-    defaults = sampling_defaults({"temperature": 0.6, "top_p": 0.95, "top_k": 20, "repetition_penalty": 1.1})
+    defaults = recommended_sampling({"temperature": 0.6, "top_p": 0.95, "top_k": 20, "repetition_penalty": 1.1})
     site = make_site(served={"sampling_defaults": defaults})
     await site.chat()
     await site.chat(temperature=1, top_k=0)
@@ -253,9 +253,13 @@ async def test_a_request_that_sets_nothing_gets_the_checkpoints_defaults(make_si
 
 
 def test_defaults_that_the_sampler_would_refuse_are_left_out() -> None:
-    assert sampling_defaults({"temperature": "warm", "top_p": 0, "top_k": None, "eos_token_id": 2, "min_p": 0.1}) == {
-        "min_p": 0.1
-    }
+    assert recommended_sampling({
+        "temperature": "warm",
+        "top_p": 0,
+        "top_k": None,
+        "eos_token_id": 2,
+        "min_p": 0.1,
+    }) == {"min_p": 0.1}
 
 
 async def test_length_defaults_are_sixteen_for_completions_and_the_context_for_chat(site: Site) -> None:
