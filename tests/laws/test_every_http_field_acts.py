@@ -1,0 +1,208 @@
+"""No field of a request's body is taken and ignored, on any endpoint that has a table of fields.
+
+Two values of an honoured field change the answer; one that is known and not honoured is refused by its name; one that
+only keeps books changes nothing. A new field in a table without a row here fails.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+
+from support.server_process import ServerProcess
+from support.sse import chunks, texts_by_index
+from support.tiny_engine import tiny_model
+from trivium.server.fields import FieldTable
+from trivium.server.tables import CHAT, COMPLETIONS, DETOKENIZE, TOKENIZE
+
+BOS, EOS, A = 1, 2, 67
+"""Ids of the tiny model: start, end, and the letter a."""
+TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}{{ mood }}{% if add_generation_prompt %}>{% endif %}"
+VARYING = ("id", "created", "system_fingerprint")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A tiny model that wants a start token, with a template that has a variable."""
+    folder = tmp_path_factory.mktemp("fields") / "tiny"
+    shutil.copytree(tiny_model(), folder)
+    settings = folder / "tokenizer_config.json"
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "add_bos_token": True}))
+    flags = ["--kv-cache-memory", "1MiB", "--threads", "1", "--served-model-name", "tiny,alias"]
+    with (
+        ServerProcess(folder, *flags, "--chat-template", TEMPLATE) as running,
+        httpx.Client(base_url=running.url, timeout=20) as client,
+    ):
+        yield client
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Two values of a field, between which answers must differ."""
+
+    first: Any
+    second: Any
+    context: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields, under which the field has something to act on."""
+    sees_cache: bool = False
+    """Whether the number of cached tokens is part of the answer."""
+
+
+MESSAGES = [{"role": "user", "content": "hello"}]
+DRAWN = {"temperature": 1.0, "seed": 1, "max_tokens": 24}
+GREEDY = {"temperature": 0.0, "max_tokens": 24}
+SAYS_A: dict[str, Any] = {**GREEDY, "logit_bias": {str(A): 100}}
+ENDS: dict[str, Any] = {**GREEDY, "logit_bias": {str(EOS): 100}}
+
+SHARED: dict[str, Row] = {
+    "model": Row("tiny", "alias", GREEDY),
+    "n": Row(1, 2, DRAWN),
+    "best_of": Row(1, 8, DRAWN),
+    "temperature": Row(0, 1, {"seed": 1, "max_tokens": 24}),
+    "top_k": Row(0, 2, DRAWN),
+    "top_p": Row(1, 0.1, DRAWN),
+    "min_p": Row(0, 0.5, DRAWN),
+    "typical_p": Row(1, 0.1, DRAWN),
+    "repetition_penalty": Row(1, 2, GREEDY),
+    "presence_penalty": Row(0, 2, DRAWN),
+    "frequency_penalty": Row(0, 2, DRAWN),
+    "logit_bias": Row({}, {str(A): 100}, GREEDY),
+    "bad_words": Row([], ["aa"], SAYS_A),
+    "seed": Row(1, 2, {"temperature": 1, "max_tokens": 24}),
+    "max_tokens": Row(3, 5, {"temperature": 0}),
+    "min_tokens": Row(0, 5, ENDS),
+    "stop": Row([], "aaa", SAYS_A),
+    "stop_token_ids": Row([], [A], SAYS_A),
+    "include_stop_str_in_output": Row(False, True, {**SAYS_A, "stop": "aaa"}),
+    "ignore_eos": Row(False, True, ENDS),
+    "skip_special_tokens": Row(True, False, {**GREEDY, "logit_bias": {str(BOS): 100}}),
+    "prompt_logprobs": Row(0, 3, GREEDY),
+    "prompt_logprob_start": Row(0, 2, {**GREEDY, "prompt_logprobs": 0}),
+    "stream": Row(False, True, GREEDY),
+    "stream_options": Row({"include_usage": False}, {"include_usage": True}, {**GREEDY, "stream": True}),
+    "cache_salt": Row("warm", "fresh", GREEDY, sees_cache=True),
+    "timeout_s": Row(60, 1e-6, GREEDY),
+    "return_token_ids": Row(False, True, GREEDY),
+    "add_special_tokens": Row(True, False, GREEDY),
+}
+
+ROWS: dict[str, tuple[FieldTable, Mapping[str, Any], dict[str, Row]]] = {
+    "/v1/completions": (
+        COMPLETIONS,
+        {"prompt": "hello"},
+        {
+            **SHARED,
+            "prompt": Row("hello", [BOS, A], GREEDY),
+            "echo": Row(False, True, GREEDY),
+            "logprobs": Row(0, 2, GREEDY),
+            "logprobs_mode": Row("raw", "processed", {**DRAWN, "temperature": 0.5, "logprobs": 0}),
+        },
+    ),
+    "/v1/chat/completions": (
+        CHAT,
+        {"messages": MESSAGES},
+        {
+            **SHARED,
+            "messages": Row(MESSAGES, [{"role": "user", "content": "bye"}], GREEDY),
+            "max_completion_tokens": Row(3, 5, {"temperature": 0}),
+            "logprobs": Row(False, True, GREEDY),
+            "top_logprobs": Row(0, 2, {**GREEDY, "logprobs": True}),
+            "logprobs_mode": Row("raw", "processed", {**DRAWN, "temperature": 0.5, "logprobs": True}),
+            "add_generation_prompt": Row(True, False, GREEDY),
+            "continue_final_message": Row(
+                False, True, {**GREEDY, "messages": [*MESSAGES, {"role": "assistant", "content": "I"}],
+                              "add_generation_prompt": False, "chat_template_kwargs": {"mood": "!"}}),
+            "chat_template_kwargs": Row({}, {"mood": "!"}, GREEDY),
+        },
+    ),
+    "/tokenize": (
+        TOKENIZE,
+        {"prompt": "hello"},
+        {
+            "model": Row("tiny", "other"),
+            "prompt": Row("hello", "bye"),
+            "messages": Row(MESSAGES, [{"role": "user", "content": "bye"}], {"prompt": None}),
+            "add_special_tokens": Row(True, False),
+            "return_token_strs": Row(False, True),
+            "add_generation_prompt": Row(True, False, {"prompt": None, "messages": MESSAGES}),
+            "continue_final_message": Row(
+                False, True, {"prompt": None, "messages": [*MESSAGES, {"role": "assistant", "content": "I"}],
+                              "add_generation_prompt": False, "chat_template_kwargs": {"mood": "!"}}),
+            "chat_template_kwargs": Row({}, {"mood": "!"}, {"prompt": None, "messages": MESSAGES}),
+        },
+    ),
+    "/detokenize": (
+        DETOKENIZE,
+        {"tokens": [A]},
+        {"model": Row("tiny", "other"), "tokens": Row([A], [A, A])},
+    ),
+}  # fmt: skip
+CASES = [(path, name) for path, (_, _, rows) in ROWS.items() for name in rows]
+
+
+def answer_of(server: httpx.Client, path: str, body: Mapping[str, Any], *, sees_cache: bool = False) -> Any:
+    """What a client learns from an answer: not its id, not its time, not how a stream was cut into pieces."""
+    response = server.post(path, json={"model": "tiny", **body})
+    if response.headers["content-type"].startswith("text/event-stream"):
+        seen = chunks(response.text)
+        return "stream", texts_by_index(seen), [chunk["usage"] is not None for chunk in seen if "usage" in chunk]
+    answer = {name: value for name, value in response.json().items() if name not in VARYING}
+    if "usage" in answer:
+        details = answer["usage"].pop("prompt_tokens_details")
+        answer["cached"] = details["cached_tokens"] if sees_cache else None
+    return response.status_code, answer
+
+
+@pytest.mark.parametrize("path", ROWS)
+def test_every_honoured_field_has_its_row(path: str) -> None:
+    table, _, rows = ROWS[path]
+    assert set(rows) == set(table.honoured)
+
+
+@pytest.mark.parametrize(("path", "name"), CASES)
+def test_two_values_of_a_field_give_two_answers(server: httpx.Client, path: str, name: str) -> None:
+    _, base, rows = ROWS[path]
+    row = rows[name]
+    first, second = ({**base, **row.context, name: value} for value in (row.first, row.second))
+    answer_of(server, path, first)
+
+    answer = answer_of(server, path, first, sees_cache=row.sees_cache)
+    other = answer_of(server, path, second, sees_cache=row.sees_cache)
+
+    assert answer[0] in {200, "stream"}, answer
+    assert answer == answer_of(server, path, first, sees_cache=row.sees_cache)
+    assert answer != other
+    assert other[0] in {200, "stream"} or name in {"timeout_s", "model"}, other
+
+
+@pytest.mark.parametrize("path", ROWS)
+def test_what_is_known_and_not_honoured_is_refused_by_its_name(server: httpx.Client, path: str) -> None:
+    table, base, _ = ROWS[path]
+    for name in table.unsupported:
+        response = server.post(path, json={"model": "tiny", **base, name: {"asked": "for"}})
+        assert response.status_code == 400, name
+        error = response.json()["error"]
+        assert (error["param"], error["code"]) == (name, "unsupported_parameter")
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_what_only_keeps_books_changes_nothing(server: httpx.Client, path: str) -> None:
+    table, base, _ = ROWS[path]
+    plain = answer_of(server, path, {**base, **GREEDY})
+    assert table.bookkeeping
+    for name in table.bookkeeping:
+        for value in ("x", {"a": "b"}, True):
+            assert answer_of(server, path, {**base, **GREEDY, name: value}) == plain, name
+
+
+@pytest.mark.parametrize("path", ROWS)
+def test_what_is_in_no_table_is_refused_by_its_name(server: httpx.Client, path: str) -> None:
+    _, base, _ = ROWS[path]
+    error = server.post(path, json={"model": "tiny", **base, "invented": 1}).json()["error"]
+    assert (error["param"], error["code"]) == ("invented", "unknown_parameter")
