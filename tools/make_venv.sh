@@ -11,8 +11,9 @@ trap 'rm -f "$log"' EXIT
 
 works() { "$directory/bin/python" -m pip --version >/dev/null 2>&1; }
 
-if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
-    echo "Trivium needs Python 3.11 or newer; '$python' is $("$python" --version 2>&1 || echo missing)." >&2
+if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+    found=$("$python" --version 2>/dev/null) || found=missing
+    echo "Trivium needs Python 3.11 or newer; '$python' is $found." >&2
     echo "Name another one: make PYTHON=/path/to/python3.11" >&2
     exit 1
 fi
