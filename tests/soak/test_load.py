@@ -1,0 +1,166 @@
+"""Two minutes of 64 streams with random cancels: nothing leaks, memory stays flat, every finished answer is right.
+
+The numbers are logged; `--log-cli-level INFO` shows them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from support.case_checks import assert_nothing_is_left, next_heartbeats, num_pages, smollm2_server
+from support.load import Clients, MemoryLog, Tally
+from support.tiny_engine import tiny_model
+from support.tiny_server import TinyServer, tiny_server
+from trivium.config.options import ServerOptions
+from trivium.config.resolve import options_from
+from trivium.server import launch
+from trivium.server.lifetime import bind_socket, serve
+
+pytestmark = pytest.mark.soak
+
+STREAMS, SECONDS = 64, 120.0
+STATES = ("free", "cached", "used")
+logger = logging.getLogger(__name__)
+
+
+def tiny_requests() -> list[dict[str, Any]]:
+    """Requests with one right answer each: shared and own prefixes, penalties, stops, seeds, several choices."""
+    shared = [(idx * 7) % 250 + 3 for idx in range(120)]
+    requests: list[dict[str, Any]] = []
+    for idx in range(24):
+        own = [(idx * 31 + position * 5) % 250 + 3 for position in range(idx * 5)]
+        fields: dict[str, Any] = {"prompt": [*shared[: idx * 5], *own, idx + 3], "max_tokens": 10 + 5 * idx}
+        fields |= ({"temperature": 0}, {"seed": idx}, {"seed": idx, "frequency_penalty": 0.7, "top_p": 0.9})[idx % 3]
+        fields |= {"n": 3, "max_tokens": 30} if idx % 8 == 7 else {}
+        requests.append({"model": "tiny", "ignore_eos": idx % 5 != 0, **fields})
+    return requests
+
+
+def text_requests() -> list[dict[str, Any]]:
+    """Requests of real text for SmolLM2."""
+    themes = ("rivers", "bread", "the moon", "chess", "a lighthouse", "bees", "Lisbon", "glass")
+    prompts = [f"You are a patient teacher. Say in a few words what you know of {theme}:" for theme in themes]
+    return [
+        {"model": "tiny", "prompt": prompt, "max_tokens": 8 + 3 * idx, **({"temperature": 0}, {"seed": idx})[idx % 2]}
+        for idx, prompt in enumerate(prompts)
+    ]
+
+
+def right_answers(server: TinyServer, requests: list[dict[str, Any]]) -> list[dict[int, str]]:
+    """Ask for every answer before there is any load."""
+
+    def ask(fields: dict[str, Any]) -> dict[int, str]:
+        body = server.client.post("/v1/completions", json=fields).json()
+        return {choice["index"]: choice["text"] for choice in body["choices"] if choice["text"]}
+
+    with ThreadPoolExecutor(4) as pool:
+        return list(pool.map(ask, requests))
+
+
+async def load(server: TinyServer, requests: list[dict[str, Any]], expected: list[dict[int, str]]) -> Tally:
+    """Load a server and check what must hold afterwards."""
+    url = server.client.base_url
+    clients = Clients(host=url.host, port=url.port or 0, requests=requests, expected=expected, count=STREAMS)
+    memory = MemoryLog({"server": psutil.Process(server.process.pid), "engine": server.engine})
+    await asyncio.to_thread(next_heartbeats, server)
+    total, began_s = num_pages(server, *STATES), time.monotonic()
+    watching = asyncio.create_task(memory.watch())
+    tally = await clients.run(SECONDS)
+    watching.cancel()
+    took_s = time.monotonic() - began_s
+    await asyncio.to_thread(assert_nothing_is_left, server)
+    seen = server.metrics()
+    logger.info("%s in %.0f s", tally, took_s)
+    num_tokens, num_preempted = seen["trivium_generation_tokens_total"], seen["trivium_preemptions_total"]
+    logger.info("%.0f tok/s, %.0f preempted", num_tokens / took_s, num_preempted)
+    for name in memory.processes:
+        second, last = memory.growth(name)
+        logger.info("%s: %.1f MiB in the second quarter, %.1f MiB in the last", name, second, last)
+    assert tally.wrong == []
+    assert num_pages(server, "free", "cached") == num_pages(server, *STATES) == total
+    assert seen["trivium_accounting_differences_total"] == seen["trivium_step_errors_total"] == 0
+    memory.assert_flat()
+    server.assert_alive()
+    return tally
+
+
+async def test_tiny_model_over_http() -> None:
+    requests = tiny_requests()
+    with tiny_server(kv_cache_memory="2MiB") as server:
+        expected = right_answers(server, requests)
+    # A fraction of the memory that 64 such requests want, so that some are preempted.
+    with tiny_server("--check-accounting", "--max-model-len", "512", kv_cache_memory="512KiB") as server:
+        tally = await load(server, requests, expected)
+    assert tally.finished > 500
+    assert tally.cancelled > 500
+
+
+async def test_smollm2_over_http() -> None:
+    requests = text_requests()
+    with smollm2_server("--kv-cache-memory", "256MiB") as server:
+        expected = right_answers(server, requests)
+        tally = await load(server, requests, expected)
+    assert tally.finished > 20
+    assert tally.cancelled > 20
+
+
+async def test_no_task_of_the_server_is_left_over() -> None:
+    """The server in this process, so that its tasks can be counted; the engine in one of its own."""
+    options = options_from({"model": str(tiny_model()), "kv_cache_memory": "1MiB", "threads": 1})
+    own, requests, found = ServerOptions(port=0, served_model_name=("tiny",)), tiny_requests(), []
+    with bind_socket(own) as listener:
+        port = listener.getsockname()[1]
+
+        def find() -> Any:
+            found.append(launch._find(listener, options, own))
+            return found[0]
+
+        serving = asyncio.create_task(serve(find, listener, own))
+        expected = await first_answers(port, requests)
+        await asyncio.sleep(1)
+        before = names_of_tasks()
+        clients = Clients(host="127.0.0.1", port=port, requests=requests, expected=expected, count=STREAMS)
+        tally = await clients.run(SECONDS)
+        await settled(before)
+        logger.info("%s; %d tasks before and after", tally, len(before))
+        assert tally.wrong == []
+        assert tally.finished > 500
+        engine = found[0].engine
+        assert await engine.call("check") == {"differences": []}
+        stats = await engine.call("stats")
+        assert stats["num_running"] == stats["num_waiting"] == stats["kv_pages_used"] == 0
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+async def first_answers(port: int, requests: list[dict[str, Any]]) -> list[dict[int, str]]:
+    """Wait until the server is ready, and ask for every answer before there is any load."""
+    expected = []
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+        while not (await client.get("/health")).is_success:
+            await asyncio.sleep(0.05)
+        for fields in requests:
+            body = (await client.post("/v1/completions", json=fields)).json()
+            expected.append({choice["index"]: choice["text"] for choice in body["choices"] if choice["text"]})
+    return expected
+
+
+async def settled(expected: list[str]) -> None:
+    """Wait until the same tasks run as before; fails with those left over when that takes too long."""
+    end_s = time.monotonic() + 20
+    while names_of_tasks() != expected:
+        assert time.monotonic() < end_s, names_of_tasks()
+        await asyncio.sleep(0.05)
+
+
+def names_of_tasks() -> list[str]:
+    """What the tasks of this event loop run, sorted; two lists differ when a task was left over."""
+    return sorted(getattr(task.get_coro(), "__qualname__", "?") for task in asyncio.all_tasks())
