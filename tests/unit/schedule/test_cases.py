@@ -11,6 +11,7 @@ from support.scheduling import Bench, full_spec, make_request, mixed_spec, outpu
 from support.scripted_executor import tokens_alone
 from trivium.base.errors import RequestTooLargeError
 from trivium.base.ids import FinishReason
+from trivium.schedule.choose import MAX_OVERTAKEN
 from trivium.schedule.request import Request
 
 SPEC = full_spec(4)
@@ -264,19 +265,28 @@ def test_aborts_at_any_moment_leak_nothing(spec: object) -> None:
 def test_a_big_request_is_overtaken_a_bounded_number_of_times() -> None:
     """A request that fits only alone is passed by, but not for ever, while short ones keep coming."""
     bench = Bench(SPEC, 20, max_num_seqs=8)
-    bench.scheduler.add(*[make_request(f"first{idx}", [idx, 1, 2], max_tokens=12) for idx in range(4)])
+    bench.scheduler.add(make_request("first", [1], max_tokens=9))
     bench.step()
     big = make_request("big", range(76), max_tokens=2)
     bench.scheduler.add(big)
     started_before = 0
-    for idx in itertools.count():
-        short = make_request(f"s{idx}", [idx % 50, 3], max_tokens=6)
-        bench.scheduler.add(short)
+    for idx in range(600):
+        bench.scheduler.add(make_request(f"s{idx}", [idx % 50, 3], max_tokens=3 + idx % 5))
         scheduled = bench.step()
         assert scheduled is not None
         if big.computed_len:
             break
         started_before += sum(entry.is_fresh for entry in scheduled.entries)
-    assert 0 < started_before <= 64
+    assert started_before == MAX_OVERTAKEN
     bench.run()
     assert output_of(big) == tokens_alone(SPEC, range(76), 2)
+
+
+def test_a_preempted_request_scores_no_row_twice() -> None:
+    """Cases D02 and E03 together."""
+    bench = Bench(SPEC, 16, max_num_seqs=4, max_num_batched_tokens=8)
+    requests = [make_request(str(idx), [idx, *range(9)], max_tokens=25, prompt_logprobs=1) for idx in range(4)]
+    bench.scheduler.add(*requests)
+    bench.run()
+    assert sum(request.num_preemptions for request in requests) > 0
+    assert all(bench.scored[request.request_id] == list(range(9)) for request in requests)

@@ -343,3 +343,46 @@ def test_a_replayed_answer_reports_no_more_cached_tokens_than_its_prompt_has() -
     bench.run()
     assert replayed.tokens == first.tokens
     assert replayed.cached_len == 5
+
+
+def test_a_start_leaves_every_running_request_a_page() -> None:
+    bench = Bench(SPEC, 8, max_num_seqs=8)
+    running = [make_request(str(idx), [idx, 1], max_tokens=20) for idx in range(2)]
+    bench.scheduler.add(*running)
+    bench.step()
+    tight = make_request("tight", range(20), max_tokens=1)
+    bench.scheduler.add(tight)
+    bench.step()
+    assert not tight.computed_len, "5 of 6 pages would leave 1 for 2 requests"
+    bench.scheduler.add(make_request("snug", range(50, 66), max_tokens=1))
+    bench.step()
+    assert bench.scheduler.stats().num_finished == 1, "4 of 6 pages leave one for each"
+    bench.run()
+
+
+def test_a_seat_shows_nothing_of_who_sat_there_before() -> None:
+    bench = Bench(SPEC, 64, max_num_seqs=2)
+    bench.scheduler.add(make_request("long", range(40), max_tokens=1))
+    bench.run()
+    bench.scheduler.add(make_request("short", [90, 91]), make_request("other", range(60, 90)))
+    scheduled = bench.step()
+    assert scheduled is not None
+    assert [int((row >= 0).sum()) for row in scheduled.step.page_tables[0]] == [
+        len(entry.request.pages[0]) for entry in scheduled.entries
+    ]
+    bench.run()
+
+
+def test_pages_whose_copies_were_not_executed_are_never_entered() -> None:
+    bench = Bench(SPEC, 64)
+    bench.scheduler.add(make_request("warm", range(10), max_tokens=1))
+    bench.run()
+    request = make_request("a", [*range(9), 40])
+    bench.scheduler.add(request)
+    assert bench.scheduler.next() is not None
+    index = request.held.lock
+    (tail,) = index.children.values()
+    bench.scheduler._cache.index._cut(tail, 2)  # type: ignore[attr-defined]
+    bench.scheduler.abort(request)
+    assert bench.scheduler.check() == []
+    assert bench.scheduler.stats().pages_cached == 2
