@@ -180,3 +180,17 @@ def test_i02_the_documented_limit_of_logprobs_stays_small(server: TinyServer) ->
     assert [entry is None for entry in choice["prompt_logprobs"]] == [True, *[False] * (CONTEXT - 3)]
     assert all(len(entry) in {20, 21} for entry in choice["prompt_logprobs"][1:])
     assert resident_bytes(*processes) - before < 100 << 20
+
+
+def test_d01_d06_what_would_change_the_meaning_of_a_prefix_is_refused_by_name(server: TinyServer) -> None:
+    for field, value in (
+        ("prompt_embeds", '"AAAA"'),
+        ("mm_processor_kwargs", '{"crop": true}'),
+        ("lora", '"a"'),
+        ("lora_path", '"a"'),
+        ("adapter", '"a"'),
+        ("kv_transfer_params", '{"a": 1}'),
+    ):
+        both_refuse(server, field, value)
+    picture = '[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]}]'
+    assert_fields_refused(server, CHAT, {**BASES[CHAT], "messages": picture}, names="messages[0].content[0]")
