@@ -24,14 +24,14 @@ class WorkloadOptions:
     turns: int = 4
     """Turns per conversation, for multi-turn."""
     prompts_file: Path | None = None
-    """Text file (a prompt a line) or JSON lines with `prompt` or `messages`, for file."""
+    """Text file (a prompt a line) or JSON lines with `prompt` or `messages`, for file; repeated when it is short."""
     workload_seed: int = 0
     """Seed of the synthetic prompts and of arrival times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """How a server is loaded."""
+    """Which server is loaded, and how hard."""
 
     url: str = "http://127.0.0.1:8000"
     """Base URL of any OpenAI-compatible server."""
@@ -39,12 +39,12 @@ class ServeOptions:
     """Model name to ask for; by default the first of /v1/models."""
     bench_api_key: str | None = None
     """Key to send as a bearer token."""
-    concurrency: int = 16
-    """Requests that are open at the same time."""
+    concurrency: int | None = None
+    """Requests that are open at the same time; 16 unless sweep or rate is given."""
     sweep: tuple[int, ...] = ()
     """Concurrencies to measure one after the other, instead of one."""
     rate: float | None = None
-    """Mean arrivals per second (Poisson) instead of a closed loop."""
+    """Mean arrivals per second (Poisson), however many are open already, instead of a fixed concurrency."""
     ignore_eos: bool = True
     """Ask the server to generate to the full output length (an extension; turn off for servers that refuse it)."""
     warm_up: int = 1
@@ -58,8 +58,8 @@ class ReportOptions:
     """Where results go."""
 
     json_file: Path | None = None
-    """Write every figure as JSON here."""
+    """Write every figure, and what was asked for, as JSON here."""
     plot_file: Path | None = None
-    """Draw the sweep (throughput and latency over concurrency) here; needs the bench extra."""
+    """Draw throughput and latency over concurrency here (.svg, .png or .pdf); needs the bench extra."""
     price: float | None = None
     """Price of the machine per hour; adds the cost per million tokens."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,8 +15,15 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from trivium.bench.measure import Measured
+    from trivium.bench.options import ReportOptions
 
+PLOT_KINDS = (".svg", ".png", ".pdf")
 _MILLI = 1000.0
+_PLOTTED = (
+    ("ttft_cold", "time to first token, cold"),
+    ("ttft_cached", "time to first token, cached"),
+    ("tpot", "time per output token"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +40,12 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """One run at one concurrency."""
+    """One run at one load."""
 
     concurrency: int
+    """Requests that were open at the same time: as asked for, or the most there were when they came at a rate."""
+    rate: float | None
+    """Mean arrivals per second, when requests came at a rate."""
     seconds: float
     num_requests: int
     num_failed: int
@@ -46,9 +57,9 @@ class Figures:
     output_tokens_per_s: float
     total_tokens_per_s: float
     ttft_cold: Spread | None
-    """Time to first token of requests without cached prompt tokens."""
+    """Time to first token of requests that computed more than three quarters of their prompt."""
     ttft_cached: Spread | None
-    """Time to first token of requests that found part of their prompt in the cache."""
+    """Time to first token of requests that found at least a quarter of their prompt in the cache."""
     tpot: Spread | None
     """Time per output token after the first."""
     itl: Spread | None
@@ -59,7 +70,12 @@ class Figures:
 
 
 def summarize(
-    results: Sequence[Measured], seconds: float, *, concurrency: int, price_per_hour: float | None
+    results: Sequence[Measured],
+    seconds: float,
+    *,
+    concurrency: int,
+    price_per_hour: float | None,
+    rate: float | None = None,
 ) -> Figures:
     """Reduce measured requests to figures."""
     good = [result for result in results if result.error is None]
@@ -69,6 +85,7 @@ def summarize(
     cost = None if price_per_hour is None or not total else price_per_hour / 3600 * seconds / total * 1e6
     return Figures(
         concurrency=concurrency,
+        rate=rate,
         seconds=seconds,
         num_requests=len(results),
         num_failed=len(results) - len(good),
@@ -79,8 +96,8 @@ def summarize(
         requests_per_s=len(good) / seconds,
         output_tokens_per_s=output_tokens / seconds,
         total_tokens_per_s=total / seconds,
-        ttft_cold=spread([r.ttft_s for r in good if r.ttft_s is not None and not r.cached_tokens]),
-        ttft_cached=spread([r.ttft_s for r in good if r.ttft_s is not None and r.cached_tokens]),
+        ttft_cold=spread([r.ttft_s for r in good if r.ttft_s is not None and not r.is_cached]),
+        ttft_cached=spread([r.ttft_s for r in good if r.ttft_s is not None and r.is_cached]),
         tpot=spread([r.tpot_s for r in good if r.tpot_s is not None]),
         itl=spread([gap for r in good for gap in r.gaps_s]),
         e2e=spread([r.e2e_s for r in good]),
@@ -111,7 +128,7 @@ def to_table(runs: Sequence[Figures]) -> Table:
     """Lay the runs out for a terminal, one column per concurrency."""
     from rich.table import Table  # noqa: PLC0415  (start-up time)
 
-    table = Table("figure", *(f"concurrency {run.concurrency}" for run in runs))
+    table = Table("figure", *(_heading(run) for run in runs))
     table.add_row("requests (failed)", *(f"{run.num_requests} ({run.num_failed})" for run in runs))
     table.add_row("seconds", *(f"{run.seconds:.2f}" for run in runs))
     table.add_row("requests/s", *(f"{run.requests_per_s:.2f}" for run in runs))
@@ -125,6 +142,10 @@ def to_table(runs: Sequence[Figures]) -> Table:
     return table
 
 
+def _heading(run: Figures) -> str:
+    return f"concurrency {run.concurrency}" if run.rate is None else f"{run.rate:g}/s, at most {run.concurrency} open"
+
+
 def _spread_text(value: Spread | None) -> str:
     if value is None:
         return "-"
@@ -136,27 +157,40 @@ def to_json(runs: Sequence[Figures], **context: Any) -> str:
     return json.dumps({**context, "runs": [asdict(run) for run in runs]}, indent=2, default=str)
 
 
-def plot(runs: Sequence[Figures], path: Path) -> None:
-    """Draw throughput and latency over concurrency.
+def check_targets(report: ReportOptions) -> None:
+    """Check, before anything is measured, that results can be written where they shall go.
 
     Raises:
-        ConfigError: matplotlib is not installed.
+        ConfigError: A folder is missing, the kind of plot is unknown, or matplotlib is not installed.
     """
-    try:
-        import matplotlib as mpl  # noqa: PLC0415  (optional dependency)
-    except ImportError:
-        raise ConfigError("plot_file needs matplotlib; install trivium[bench]") from None
+    for name, path in (("json_file", report.json_file), ("plot_file", report.plot_file)):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise ConfigError(f"{name} is {str(path)!r}; its folder must exist")
+    if report.plot_file is None:
+        return
+    if report.plot_file.suffix not in PLOT_KINDS:
+        raise ConfigError(f"plot_file is {str(report.plot_file)!r}; it must end in {', '.join(PLOT_KINDS)}")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError("plot_file needs matplotlib; install trivium[bench]")
+
+
+def plot(runs: Sequence[Figures], path: Path) -> None:
+    """Draw throughput and latency over concurrency; needs matplotlib (see `check_targets`)."""
+    import matplotlib as mpl  # noqa: PLC0415  (optional dependency)
+
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415  (optional dependency)
 
     levels = [run.concurrency for run in runs]
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
     left.plot(levels, [run.output_tokens_per_s for run in runs], marker="o")
-    left.set(xlabel="concurrency", ylabel="output tokens per second", ylim=(0, None))
-    for name, label in (("ttft_cold", "time to first token, cold"), ("tpot", "time per output token")):
+    left.set(xlabel="concurrency", ylabel="output tokens per second", ylim=(0, None), xticks=levels)
+    for name, label in _PLOTTED:
         points = [(run.concurrency, getattr(run, name).p50_ms) for run in runs if getattr(run, name) is not None]
-        right.plot([x for x, _ in points], [y for _, y in points], marker="o", label=f"{label}, p50")
-    right.set(xlabel="concurrency", ylabel="milliseconds", yscale="log")
-    right.legend()
+        if points:
+            right.plot([x for x, _ in points], [y for _, y in points], marker="o", label=f"{label}, p50")
+    right.set(xlabel="concurrency", ylabel="milliseconds", ylim=(0, None), xticks=levels)
+    if right.lines:
+        right.legend()
     figure.savefig(path)
     plt.close(figure)

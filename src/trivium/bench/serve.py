@@ -1,4 +1,4 @@
-"""Load a server and report throughput and latency, at one concurrency or a sweep of them."""
+"""Load a server and report throughput and latency: at one concurrency, at a sweep of them, or at a rate of arrivals."""
 
 from __future__ import annotations
 
@@ -12,116 +12,156 @@ from typing import Any
 
 import httpx
 
-from trivium.base.errors import ConfigError
+from trivium.base.errors import TriviumError
 from trivium.bench.measure import Measured, measure
 from trivium.bench.options import ReportOptions, ServeOptions, WorkloadOptions
 from trivium.bench.report import Figures, summarize
 from trivium.bench.workload import BenchRequest, make_workload
 
+DEFAULT_CONCURRENCY = 16
+Advance = Callable[[int, int], None]
+"""Told (done, total) after every request or conversation."""
+
+
+class ServerFailedError(TriviumError):
+    """The server that should be measured cannot be reached, or does not speak OpenAI's API."""
+
+    code = "server_failed"
+
 
 def run(
-    workload: WorkloadOptions,
-    load: ServeOptions,
-    report: ReportOptions,
-    advance: Callable[[int, int], None] = lambda done, total: None,
+    workload: WorkloadOptions, load: ServeOptions, report: ReportOptions, advance: Advance = lambda done, total: None
 ) -> list[Figures]:
-    """Measure each concurrency.
+    """Measure each concurrency of the sweep, or the one load that was asked for.
 
     Args:
         workload: Which prompts.
         load: Which server, how much at a time.
         report: Price for the cost figures.
-        advance: Told (done, total) after every request.
+        advance: Told how far it is.
 
     Raises:
-        ConfigError: The server cannot be reached or the workload cannot be made.
+        ConfigError: The workload cannot be made.
+        ServerFailedError: The server lists no model.
     """
     return asyncio.run(_run(workload, load, report, advance))
 
 
-async def _run(
-    workload: WorkloadOptions, load: ServeOptions, report: ReportOptions, advance: Callable[[int, int], None]
-) -> list[Figures]:
+async def _run(workload: WorkloadOptions, load: ServeOptions, report: ReportOptions, advance: Advance) -> list[Figures]:
     headers = {"Authorization": f"Bearer {load.bench_api_key}"} if load.bench_api_key else {}
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     base = load.url.rstrip("/").removesuffix("/v1")
     async with httpx.AsyncClient(base_url=base, headers=headers, timeout=load.timeout_s, limits=limits) as client:
         model = load.served_model or await _first_model(client)
-        session = _Session(client, model, workload, load)
+        levels = _levels(load)
         figures = []
-        levels = load.sweep or (load.concurrency,)
-        total = len(levels) * workload.num_requests
         for idx, concurrency in enumerate(levels):
-            offset = idx * workload.num_requests
-            results, seconds = await session.run(concurrency, partial(_report, advance, offset, total))
-            figures.append(summarize(results, seconds, concurrency=concurrency, price_per_hour=report.price))
+            session = _Session(client, model, workload, load, concurrency)
+            # Every level has prompts of its own, so that it does not find those of the one before in the cache.
+            requests = make_workload(replace(workload, workload_seed=workload.workload_seed + 1000 * idx))
+            warm_up = make_workload(replace(workload, workload_seed=workload.workload_seed + 1000 * idx + 500))
+            await session.warm(warm_up[: load.warm_up])
+            so_far = partial(_advance_level, advance, idx * len(requests), len(levels) * len(requests))
+            seconds = await session.measure(requests, so_far)
+            figures.append(
+                summarize(
+                    session.results,
+                    seconds,
+                    concurrency=concurrency or session.most_open,
+                    rate=load.rate,
+                    price_per_hour=report.price,
+                )
+            )
         return figures
 
 
-def _report(advance: Callable[[int, int], None], offset: int, total: int, done: int) -> None:
+def _advance_level(advance: Advance, offset: int, total: int, done: int) -> None:
     advance(offset + done, total)
+
+
+def _levels(load: ServeOptions) -> tuple[int | None, ...]:
+    """Concurrencies to measure; one without a limit for arrivals at a rate."""
+    if load.rate is not None:
+        return (None,)
+    return load.sweep or (load.concurrency or DEFAULT_CONCURRENCY,)
 
 
 async def _first_model(client: httpx.AsyncClient) -> str:
     try:
         response = await client.get("/v1/models")
-        response.raise_for_status()
+        if response.status_code != httpx.codes.OK:
+            raise ServerFailedError(f"{client.base_url}v1/models answers HTTP {response.status_code}")
         return str(response.json()["data"][0]["id"])
-    except (httpx.HTTPError, KeyError, IndexError, ValueError) as error:
-        raise ConfigError(f"{client.base_url} does not list a model at /v1/models: {error}") from error
+    except (httpx.HTTPError, LookupError, TypeError, ValueError) as error:
+        raise ServerFailedError(f"{client.base_url} does not list a model at /v1/models: {error!r}") from error
 
 
 class _Session:
-    """One server under load; every level of a sweep gets fresh prompts, so that it starts with a cold cache."""
+    """One load on one server."""
 
-    def __init__(self, client: httpx.AsyncClient, model: str, workload: WorkloadOptions, load: ServeOptions) -> None:
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        model: str,
+        workload: WorkloadOptions,
+        load: ServeOptions,
+        concurrency: int | None,
+    ) -> None:
+        self.results: list[Measured] = []
+        self.most_open = 0
         self._client = client
         self._model = model
         self._workload = workload
         self._load = load
-        self._num_levels = 0
+        self._concurrency = concurrency
+        self._num_open = 0
 
-    async def run(self, concurrency: int, advance: Callable[[int], None]) -> tuple[list[Measured], float]:
-        seed = self._workload.workload_seed + 1000 * self._num_levels
-        self._num_levels += 1
-        requests = make_workload(replace(self._workload, workload_seed=seed))
-        for request in make_workload(replace(self._workload, workload_seed=seed + 500))[: self._load.warm_up]:
+    async def warm(self, requests: list[BenchRequest]) -> None:
+        """Send requests that are not counted."""
+        for request in requests:
             await self._converse(request)
-        gate = asyncio.Semaphore(concurrency)
-        done: list[Measured] = []
+
+    async def measure(self, requests: list[BenchRequest], advance: Callable[[int], None]) -> float:
+        """Send all requests, keep their results, and return the seconds it took."""
+        gate = asyncio.Semaphore(self._concurrency or len(requests))
+        num_done = 0
 
         async def one(request: BenchRequest) -> None:
+            nonlocal num_done
             async with gate:
-                done.extend(await self._converse(request))
-            advance(min(len(done), len(requests)))
+                self._num_open += 1
+                self.most_open = max(self.most_open, self._num_open)
+                self.results.extend(await self._converse(request))
+                self._num_open -= 1
+            num_done += 1
+            advance(num_done)
 
+        rng = random.Random(self._workload.workload_seed)  # noqa: S311  (arrival times, not secrets)
         began_s = time.perf_counter()
-        await self._start_all(requests, one, seed)
-        return done, time.perf_counter() - began_s
-
-    async def _start_all(self, requests: list[BenchRequest], one: Callable[[BenchRequest], Any], seed: int) -> None:
-        rng = random.Random(seed)  # noqa: S311  (arrival times, not secrets)
         async with asyncio.TaskGroup() as group:
             for request in requests:
                 group.create_task(one(request))
-                if self._load.rate:
+                if self._load.rate is not None:
                     await asyncio.sleep(rng.expovariate(self._load.rate))
+        return time.perf_counter() - began_s
 
     async def _converse(self, request: BenchRequest) -> list[Measured]:
+        """Send a request, or the turns of a conversation until one fails."""
         if not request.is_chat:
-            return [await measure(self._client, "/v1/completions", self._body({"prompt": request.prompts[0]}))]
+            return [await self._send("/v1/completions", {"prompt": request.prompts[0]})]
         if request.messages:
-            body = self._body({"messages": list(request.messages)})
-            return [await measure(self._client, "/v1/chat/completions", body)]
+            return [await self._send("/v1/chat/completions", {"messages": list(request.messages)})]
         history: list[dict[str, str]] = []
-        results = []
+        results: list[Measured] = []
         for prompt in request.prompts:
             history.append({"role": "user", "content": prompt})
-            results.append(await measure(self._client, "/v1/chat/completions", self._body({"messages": list(history)})))
+            results.append(await self._send("/v1/chat/completions", {"messages": list(history)}))
+            if results[-1].error is not None:
+                break
             history.append({"role": "assistant", "content": results[-1].text})
         return results
 
-    def _body(self, own: dict[str, Any]) -> dict[str, Any]:
+    async def _send(self, path: str, own: dict[str, Any]) -> Measured:
         body = {
             "model": self._model,
             "max_tokens": self._workload.output_len,
@@ -132,4 +172,4 @@ class _Session:
         }
         if self._load.ignore_eos:
             body["ignore_eos"] = True
-        return body
+        return await measure(self._client, path, body, timeout_s=self._load.timeout_s)

@@ -50,10 +50,12 @@ def flags_of(*records: type, without: Collection[str] = ()) -> Callable[[F], F]:
         own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
         taken = {parameter.name for parameter in own} | set(without)
         made: list[inspect.Parameter] = []
-        for place, option in enumerate(option for record in records for option in options_of(record)):
+        groups: dict[type, Group] = {}  # one heading per record, in their order
+        for option in (option for record in records for option in options_of(record)):
             if option.name not in taken:
                 taken.add(option.name)
-                made.append(_parameter(option, place))
+                group = groups.setdefault(option.record, Group(_heading(option.record), sort_key=100 + len(groups)))
+                made.append(_parameter(option, group))
         parameters = [*own, *made]
         command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": int}
@@ -102,13 +104,13 @@ def without(record: type, flags: GivenFlags) -> dict[str, Any]:
     return {name: value for name, value in flags.items() if name not in names}
 
 
-def _parameter(option: Option, place: int) -> inspect.Parameter:
+def _parameter(option: Option, group: Group) -> inspect.Parameter:
     is_switch = option.kind is bool
     is_map = get_origin(option.kind) is Mapping
     details = Parameter(
         name=(option.flag, f"-{option.name}") if len(option.name) == 1 else option.flag,
         help=option.meaning,
-        group=_group(option.record, place),
+        group=group,
         converter=None if is_switch else _texts,
         negative=None if is_switch else "",
         show_default=_default_text(option),
@@ -117,18 +119,21 @@ def _parameter(option: Option, place: int) -> inspect.Parameter:
     )
     kind = tuple[str, ...] if is_map else option.kind
     return inspect.Parameter(
-        option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, details]
+        option.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[kind | None, details, _ANY_VALUE],
     )
 
 
-_GROUPS: dict[type, Group] = {}
+class _AnyValue:
+    """Keeps pydantic, which cyclopts consults when some library has imported it, from judging texts by the type."""
+
+    def __get_pydantic_core_schema__(self, *_: object) -> dict[str, str]:
+        return {"type": "any"}
 
 
-def _group(record: type, place: int) -> Group:
-    """One heading per record, in the order of first use."""
-    if record not in _GROUPS:
-        _GROUPS[record] = Group(_heading(record), sort_key=100 + place)
-    return _GROUPS[record]
+_ANY_VALUE = _AnyValue()
 
 
 def _heading(record: type) -> str:

@@ -65,6 +65,16 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
         lambda library, device: library == "numpy" and device != "cpu",
         "NumPy computes on the cpu only; set array_library to torch for another device",
     ),
+    Contradiction(
+        ("workload", "prompts_file"),
+        lambda workload, file: (workload == "file") != (file is not None),
+        "workload 'file' and prompts_file belong together; give both or neither",
+    ),
+    Contradiction(
+        ("concurrency", "sweep", "rate"),
+        lambda concurrency, sweep, rate: (concurrency is not None) + bool(sweep) + (rate is not None) > 1,
+        "concurrency, sweep and rate are three ways to load a server; give one",
+    ),
 )
 
 

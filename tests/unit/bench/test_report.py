@@ -70,3 +70,8 @@ def test_every_figure_reaches_the_table_and_the_json() -> None:
     assert record["url"] == "http://x"
     assert record["runs"][0]["concurrency"] == 4
     assert record["runs"][0]["cost_per_million_tokens"] is None
+
+
+@pytest.mark.parametrize(("cached", "is_cached"), [(0, False), (1, False), (2, True), (8, True)])
+def test_a_few_cached_tokens_do_not_make_a_request_warm(cached: int, is_cached: bool) -> None:
+    assert _measured(ttft=0.5, gaps=[], cached=cached).is_cached == is_cached

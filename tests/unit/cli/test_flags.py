@@ -108,3 +108,13 @@ def test_bench_flags_outside_their_limits_are_refused(trivium: Run, flag: str, t
     outcome = trivium("bench", "serve", flag, text)
     assert outcome.code == 2
     assert f"(from {flag}); it must be from" in outcome.err
+
+
+def test_flags_are_read_alike_when_another_library_has_imported_pydantic(trivium: Run, tiny: Path) -> None:
+    import pydantic  # noqa: F401, PLC0415  (cyclopts consults it when it is there)
+
+    words = ("--max-tokens", "2", "--temperature", "0", "--stop", "x", "--logit-bias", "65=100", "--ignore-eos")
+    outcome = trivium("generate", tiny, "-p", "abc", "--json", *words, "--kv-cache-memory", "4MiB")
+
+    assert outcome.code == 0, outcome.err
+    assert '"completion_tokens": 2' in outcome.out
