@@ -141,8 +141,10 @@ bench: $(STAMPS)/dev $(STAMPS)/model $(STAMPS)/cxx  ## kernels, scheduler, and t
 	$(PY) benchmarks/scheduler_step.py
 	$(VENV)/bin/trivium bench offline $(MODEL)
 
-snapshots: $(STAMPS)/dev  ## write the public surface and the native stub anew
+snapshots: $(STAMPS)/dev  ## write the public surface, the references and the native stub anew
 	$(PY) tools/make_snapshots.py
+	$(PY) tools/options_reference.py
+	$(PY) tools/http_reference.py
 	$(PY) -m nanobind.stubgen -q -m trivium._C -o src/trivium/_C.pyi
 
 clean:  ## remove environments, builds and caches of this folder (downloaded models stay)
