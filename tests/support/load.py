@@ -15,7 +15,7 @@ import psutil
 
 from support.sse import chunks, texts_by_index
 
-STALL_S = 60.0
+STALL_S = 300.0
 
 
 @dataclass(slots=True)
