@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 
 PLOT_KINDS = (".svg", ".png", ".pdf")
 _MILLI = 1000.0
-_PLOTTED = (
-    ("ttft_cold", "time to first token, cold"),
-    ("ttft_cached", "time to first token, cached"),
-    ("tpot", "time per output token"),
-)
+_SPREADS = {
+    "ttft_cold": "time to first token, cold",
+    "ttft_cached": "time to first token, cached",
+    "tpot": "time per output token",
+    "itl": "gap between pieces of text",
+    "e2e": "end to end",
+}
+_PLOTTED = ("ttft_cold", "ttft_cached", "tpot")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,31 +128,37 @@ def spread(seconds: Sequence[float]) -> Spread | None:
 
 
 def to_table(runs: Sequence[Figures]) -> Table:
-    """Lay the runs out for a terminal, one column per concurrency."""
+    """Lay the runs out for a terminal, one column per run."""
     from rich.table import Table  # noqa: PLC0415  (start-up time)
 
-    table = Table("figure", *(_heading(run) for run in runs))
-    table.add_row("requests (failed)", *(f"{run.num_requests} ({run.num_failed})" for run in runs))
-    table.add_row("seconds", *(f"{run.seconds:.2f}" for run in runs))
-    table.add_row("requests/s", *(f"{run.requests_per_s:.2f}" for run in runs))
-    table.add_row("output tokens/s", *(f"{run.output_tokens_per_s:.1f}" for run in runs))
-    table.add_row("total tokens/s", *(f"{run.total_tokens_per_s:.1f}" for run in runs))
-    table.add_row("prompt tokens (cached)", *(f"{run.prompt_tokens} ({run.cached_tokens})" for run in runs))
-    for name in ("ttft_cold", "ttft_cached", "tpot", "itl", "e2e"):
-        table.add_row(f"{name} p50 / p90 / p99 / range ms", *(_spread_text(getattr(run, name)) for run in runs))
-    if any(run.cost_per_million_tokens is not None for run in runs):
-        table.add_row("cost per million tokens", *(f"{run.cost_per_million_tokens or 0:.4f}" for run in runs))
+    table = Table("figure")
+    for run in runs:
+        table.add_column(_heading(run), justify="right")
+    for row in _rows(runs):
+        table.add_row(*row)
     return table
+
+
+def _rows(runs: Sequence[Figures]) -> Iterator[tuple[str, ...]]:
+    yield "requests (failed)", *(f"{run.num_requests} ({run.num_failed})" for run in runs)
+    yield "seconds", *(f"{run.seconds:.2f}" for run in runs)
+    yield "requests/s", *(f"{run.requests_per_s:.2f}" for run in runs)
+    yield "output tokens/s", *(f"{run.output_tokens_per_s:.1f}" for run in runs)
+    yield "total tokens/s", *(f"{run.total_tokens_per_s:.1f}" for run in runs)
+    yield "prompt tokens (cached)", *(f"{run.prompt_tokens} ({run.cached_tokens})" for run in runs)
+    for name, label in _SPREADS.items():
+        spreads: list[Spread | None] = [getattr(run, name) for run in runs]
+        if not any(spreads):
+            continue
+        yield label, *("-" if one is None else f"of {one.count}" for one in spreads)
+        for attribute, shown in (("p50_ms", "p50"), ("p90_ms", "p90"), ("p99_ms", "p99"), ("range_ms", "max - min")):
+            yield f"  {shown} ms", *("-" if one is None else f"{getattr(one, attribute):.1f}" for one in spreads)
+    if any(run.cost_per_million_tokens is not None for run in runs):
+        yield "cost per million tokens", *(f"{run.cost_per_million_tokens or 0:.4f}" for run in runs)
 
 
 def _heading(run: Figures) -> str:
     return f"concurrency {run.concurrency}" if run.rate is None else f"{run.rate:g}/s, at most {run.concurrency} open"
-
-
-def _spread_text(value: Spread | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value.p50_ms:.1f} / {value.p90_ms:.1f} / {value.p99_ms:.1f} / {value.range_ms:.1f}"
 
 
 def to_json(runs: Sequence[Figures], **context: Any) -> str:
@@ -185,10 +194,10 @@ def plot(runs: Sequence[Figures], path: Path) -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
     left.plot(levels, [run.output_tokens_per_s for run in runs], marker="o")
     left.set(xlabel="concurrency", ylabel="output tokens per second", ylim=(0, None), xticks=levels)
-    for name, label in _PLOTTED:
+    for name in _PLOTTED:
         points = [(run.concurrency, getattr(run, name).p50_ms) for run in runs if getattr(run, name) is not None]
         if points:
-            right.plot([x for x, _ in points], [y for _, y in points], marker="o", label=f"{label}, p50")
+            right.plot([x for x, _ in points], [y for _, y in points], marker="o", label=f"{_SPREADS[name]}, p50")
     right.set(xlabel="concurrency", ylabel="milliseconds", ylim=(0, None), xticks=levels)
     if right.lines:
         right.legend()
