@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,9 +119,9 @@ def load_tokenizer(options: EngineOptions, model: OpenModel) -> Tokenizer:
     return load.load_tokenizer(model.path)
 
 
-def load_frontend(options: EngineOptions, report: Report = silent) -> Frontend:
-    """Open a model for the side that talks to users; reads no weight."""
-    model = open_model(options, report)
+def load_frontend(options: EngineOptions, report: Report = silent, *, model: OpenModel | None = None) -> Frontend:
+    """Open a model, unless it is open already, for the side that talks to users; reads no weight."""
+    model = model or open_model(options, report)
     tokenizer = load_tokenizer(options, model)
     return Frontend(
         name=model.name,
@@ -156,8 +156,20 @@ def precision_of(checkpoint: Checkpoint) -> str:
     return ", ".join(f"{name} {100 * size / whole:.0f} %" for name, size in ranked)
 
 
-def build_engine(options: EngineOptions, report: Report = silent) -> EngineLoop:
+def build_engine(
+    options: EngineOptions,
+    report: Report = silent,
+    *,
+    model: OpenModel | None = None,
+    tokenizer: Tokenizer | None = None,
+) -> EngineLoop:
     """Load weights and build the loop that runs them.
+
+    Args:
+        options: Everything that was asked for.
+        report: Told how loading goes.
+        model: From `open_model`, when it is open already.
+        tokenizer: The model's, when it is loaded already.
 
     Raises:
         ModelError: The checkpoint is not what its configuration says.
@@ -172,9 +184,9 @@ def build_engine(options: EngineOptions, report: Report = silent) -> EngineLoop:
     from trivium.tokens.bad_words import spellings  # noqa: PLC0415
 
     began_s = time.perf_counter()
-    model = open_model(options, report)
+    model = model or open_model(options, report)
     config = model.config
-    tokenizer = load_tokenizer(options, model)
+    tokenizer = tokenizer or load_tokenizer(options, model)
     graph = build_graph(config)
     spec = kv_spec(config, page_len=options.cache.page_len, element_bytes=4)
     budget = plan_kv(spec, options.cache, weight_bytes=float32_bytes(graph))
@@ -279,12 +291,15 @@ def _build_executor(
 def engine_client(
     options: EngineOptions, *, heartbeat_timeout_s: float = 10.0, report: Report | None = None
 ) -> EngineClient:
-    """Make the client of an engine process for these options; it starts with `start`."""
+    """Make the client of an engine process for these options; it starts with `start`.
+
+    The model must have been found before (`find_model`): the engine process looks for it on this machine only.
+    """
     from trivium.engine.client import EngineClient  # noqa: PLC0415  (start-up time)
 
     return EngineClient(
         [sys.executable, "-m", "trivium.assembly"],
-        pack_options(options),
+        pack_options(replace(options, model=replace(options.model, offline=True))),
         seed=options.schedule.seed,
         heartbeat_timeout_s=heartbeat_timeout_s,
         on_progress=report,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from trivium.base.errors import ConfigError
+from trivium.config.sizes import format_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -112,11 +113,19 @@ class NumpyLibrary:
         """Allocate float32 zeros of which little may ever be written: memory is taken in the smallest pages.
 
         With huge pages, the first token of a request would take and clear 2 MiB for every layer and head.
+
+        Raises:
+            ConfigError: There is no room for them.
         """
         num_bytes = 4 * math.prod(shape)
         if not num_bytes or not hasattr(mmap, "MADV_NOHUGEPAGE"):
             return np.zeros(shape, np.float32)
-        memory = mmap.mmap(-1, num_bytes)
+        try:
+            memory = mmap.mmap(-1, num_bytes)
+        except (OSError, MemoryError) as error:
+            raise ConfigError(
+                f"{format_bytes(num_bytes)} of KV memory cannot be had: {error}. Give it less with --kv-cache-memory"
+            ) from error
         with contextlib.suppress(OSError):  # a kernel without huge pages has nothing to be told
             memory.madvise(mmap.MADV_NOHUGEPAGE)
         return np.frombuffer(memory, np.float32).reshape(shape)

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import resource
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,9 +36,17 @@ class KVBudget:
     explanation: str
 
 
-def available_bytes() -> int:
-    """Bytes this process may still take: the smallest of host and cgroup headroom."""
-    return min(_host_available(), _cgroup_available())
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where the kernel says what memory there is; tests point it at folders of their own."""
+
+    proc: Path = Path("/proc")
+    cgroups: Path = Path("/sys/fs/cgroup")
+
+
+def available_bytes(machine: Machine = Machine()) -> int:
+    """Bytes this process may still take: the smallest of host, cgroup and address-space headroom."""
+    return min(_host_available(machine), _cgroup_available(machine), _address_space_available(machine))
 
 
 def plan_kv(spec: KVSpec, options: CacheOptions, *, weight_bytes: int, available: int | None = None) -> KVBudget:
@@ -79,59 +88,80 @@ def plan_kv(spec: KVSpec, options: CacheOptions, *, weight_bytes: int, available
     return KVBudget(num_pages * page_bytes, (num_pages,) * len(spec.groups), tokens, explanation)
 
 
-def _host_available() -> int:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return _UNLIMITED
-    for line in lines:
+def _host_available(machine: Machine) -> int:
+    for line in _lines(machine.proc / "meminfo"):
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return _UNLIMITED
 
 
-def _cgroup_available() -> int:
+def _address_space_available(machine: Machine) -> int:
+    """Headroom under `ulimit -v`."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return _UNLIMITED
+    statm = _lines(machine.proc / "self" / "statm")
+    used = int(statm[0].split()[0]) * resource.getpagesize() if statm else 0
+    return max(limit - used, 0)
+
+
+def _cgroup_available(machine: Machine) -> int:
     """Headroom of the tightest cgroup above this process (v2, then v1); page cache counts as free."""
     tightest = _UNLIMITED
-    for limit_path, used_path, stat_path in _cgroup_files():
-        limit, used = _read_int(limit_path), _read_int(used_path)
+    for folder, names in _cgroup_folders(machine):
+        limit, used = _read_int(folder / names.limit), _read_int(folder / names.used)
         if limit is None or used is None or limit >= _UNLIMITED:
             continue
-        tightest = min(tightest, max(limit - used + _reclaimable(stat_path), 0))
+        tightest = min(tightest, max(limit - used + _reclaimable(folder / "memory.stat", names.reclaimable), 0))
     return tightest
 
 
-def _cgroup_files() -> list[tuple[Path, Path, Path]]:
-    root = Path("/sys/fs/cgroup")
-    found = []
-    v1 = root / "memory"
-    found.append((v1 / "memory.limit_in_bytes", v1 / "memory.usage_in_bytes", v1 / "memory.stat"))
-    try:
-        own = Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines()
-    except OSError:
-        own = []
-    relative = next((line.split(":", 2)[2].lstrip("/") for line in own if line.startswith("0::")), "")
-    folder = root / relative
-    while True:
-        found.append((folder / "memory.max", folder / "memory.current", folder / "memory.stat"))
-        if folder == root or root not in folder.parents:
-            break
-        folder = folder.parent
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What a cgroup version calls its files."""
+
+    limit: str
+    used: str
+    reclaimable: str
+    """Key in memory.stat of page cache that the kernel gives up first, child groups included."""
+
+
+_V1 = _Names("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_V2 = _Names("memory.max", "memory.current", "inactive_file")
+
+
+def _cgroup_folders(machine: Machine) -> list[tuple[Path, _Names]]:
+    """List the folders of the groups that this process is in, from its own up to the root."""
+    found: list[tuple[Path, _Names]] = []
+    for line in _lines(machine.proc / "self" / "cgroup"):
+        _, controllers, relative = line.split(":", 2)
+        if controllers == "":
+            found += [(folder, _V2) for folder in _upwards(machine.cgroups, relative)]
+        elif "memory" in controllers.split(","):
+            found += [(folder, _V1) for folder in _upwards(machine.cgroups / "memory", relative)]
     return found
 
 
-def _reclaimable(stat_path: Path) -> int:
-    try:
-        lines = stat_path.read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
-    pairs = dict(line.split(None, 1) for line in lines if " " in line)
-    return int(pairs.get("inactive_file", pairs.get("total_inactive_file", "0")))
+def _upwards(root: Path, relative: str) -> list[Path]:
+    folder = root / relative.lstrip("/")
+    return [folder, *(parent for parent in folder.parents if parent == root or root in parent.parents)]
+
+
+def _reclaimable(stat_path: Path, key: str) -> int:
+    for line in _lines(stat_path):
+        name, _, value = line.partition(" ")
+        if name == key:
+            return int(value)
+    return 0
 
 
 def _read_int(path: Path) -> int | None:
+    lines = _lines(path)
+    return int(lines[0]) if lines and lines[0].strip().isdigit() else None
+
+
+def _lines(path: Path) -> list[str]:
     try:
-        text = path.read_text(encoding="ascii").strip()
+        return path.read_text(encoding="ascii").splitlines()
     except OSError:
-        return None
-    return int(text) if text.isdigit() else None
+        return []

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import count
 
 from trivium.base.clock import Clock
-from trivium.base.errors import CapacityError, TriviumError, ensure
+from trivium.base.errors import CapacityError, InvalidParameterError, TriviumError, ensure
 from trivium.base.ids import FinishReason
 from trivium.cache.accounting import check
 from trivium.cache.kv_cache import KVCache
@@ -79,6 +79,7 @@ class Scheduler:
         Raises:
             PromptTooLongError: Prompt and wanted tokens exceed `max_model_len`.
             RequestTooLargeError: The prompt can never fit the KV memory.
+            InvalidParameterError: There are more choices than could ever wait and run together.
             CapacityError: The queue is full; says when to try again.
         """
         try:
@@ -95,9 +96,18 @@ class Scheduler:
     def _refuse(self, requests: Sequence[Request]) -> None:
         for request in requests:
             self._limits.refuse_misfit(request)
+        most = self._options.max_queue + self._options.max_num_seqs
+        if len(requests) > most:
+            raise InvalidParameterError(
+                f"{len(requests)} answers are asked for; this server holds at most {most} at a time "
+                f"(max_num_seqs {self._options.max_num_seqs} running, max_queue {self._options.max_queue} waiting). "
+                "Ask for fewer",
+                param="n" if requests[0].params.best_of is None else "best_of",
+            )
         if len(self._waiting) + len(requests) > self._options.max_queue + self._running.tables.num_free:
             raise CapacityError(
-                f"{len(self._waiting)} answers wait already, of at most {self._options.max_queue}; try again later",
+                f"{len(requests)} more answers do not fit: {len(self._waiting)} wait already, of at most "
+                f"{self._options.max_queue}; try again later",
                 retry_after_s=self._rate.retry_after_s(len(self._waiting)),
             )
 

@@ -7,7 +7,7 @@ import pytest
 
 from support.scheduling import Bench, full_spec, make_request, mixed_spec, output_of
 from support.scripted_executor import tokens_alone
-from trivium.base.errors import CapacityError, InternalError, PromptTooLongError, RequestTooLargeError
+from trivium.base.errors import CapacityError, InvalidParameterError, InternalError, PromptTooLongError, RequestTooLargeError
 from trivium.base.ids import FinishReason, TokenId
 from trivium.schedule.decision import Outcome
 from trivium.schedule.request import RequestState
@@ -138,9 +138,19 @@ def test_the_retry_time_follows_the_measured_rate() -> None:
 
 def test_choices_are_queued_together_or_not_at_all() -> None:
     bench = Bench(SPEC, 64, max_num_seqs=1, max_queue=2)
-    group = [make_request(f"a#{choice}", [1, 2], choice=choice) for choice in range(4)]
-    with pytest.raises(CapacityError):
+    bench.scheduler.add(make_request("first", [1, 2]))
+    group = [make_request(f"a#{choice}", [1, 2], choice=choice) for choice in range(3)]
+    with pytest.raises(CapacityError, match="3 more answers do not fit: 1 wait already, of at most 2"):
         bench.scheduler.add(*group)
+    assert bench.scheduler.stats().num_waiting == 1
+
+
+def test_more_choices_than_can_ever_be_held_are_the_callers_fault() -> None:
+    bench = Bench(SPEC, 64, max_num_seqs=1, max_queue=2)
+    group = [make_request(f"a#{choice}", [1, 2], choice=choice) for choice in range(4)]
+    with pytest.raises(InvalidParameterError, match="holds at most 3") as caught:
+        bench.scheduler.add(*group)
+    assert caught.value.param == "n"
     assert not bench.scheduler.has_work
 
 
