@@ -7,7 +7,13 @@ import pytest
 
 from support.scheduling import Bench, full_spec, make_request, mixed_spec, output_of
 from support.scripted_executor import tokens_alone
-from trivium.base.errors import CapacityError, InvalidParameterError, InternalError, PromptTooLongError, RequestTooLargeError
+from trivium.base.errors import (
+    CapacityError,
+    InternalError,
+    InvalidParameterError,
+    PromptTooLongError,
+    RequestTooLargeError,
+)
 from trivium.base.ids import FinishReason, TokenId
 from trivium.schedule.decision import Outcome
 from trivium.schedule.request import RequestState
