@@ -7,6 +7,7 @@ compared with the same request run alone in an engine without a cache whose chun
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -51,6 +52,8 @@ params = st.builds(
     logprobs=st.sampled_from([None, 0, 2]),
     prompt_logprobs=st.sampled_from([None, None, 1]),
     logprobs_mode=st.sampled_from(["raw", "processed"]),
+).map(
+    lambda chosen: replace(chosen, logprobs_mode=None) if chosen.logprobs is chosen.prompt_logprobs is None else chosen
 )
 prompts = st.builds(
     lambda shared, own: (*SHARED[:shared], *own),

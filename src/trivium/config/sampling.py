@@ -6,7 +6,6 @@ ones that vLLM and OpenAI users know. A record checks itself in `validate`, once
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
@@ -73,9 +72,10 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     """Report each prompt token's logprob and this many alternatives, 0 to 20."""
     prompt_logprob_start: int = 0
-    """First prompt position of which a logprob is wanted."""
+    """First prompt position of which a logprob is wanted; needs `prompt_logprobs`."""
     logprobs_mode: LogprobsMode | None = None
-    """`raw` reports the model's own distribution, `processed` the one drawn from; `None` takes the server's."""
+    """`raw` reports the model's own distribution, `processed` the one drawn from; `None` takes the server's. Needs
+    `logprobs` or `prompt_logprobs`."""
 
     @property
     def num_draws(self) -> int:
@@ -106,7 +106,7 @@ class SamplingParams:
         for name in _POSITIVE:
             if getattr(self, name) == 0:
                 raise _bad(name, 0, "greater than 0")
-        if self.logprobs_mode not in {None, "raw", "processed"}:
+        if self.logprobs_mode not in (None, "raw", "processed"):  # a tuple, since it may be unhashable
             raise _bad("logprobs_mode", self.logprobs_mode, "'raw' or 'processed'")
         self._validate_combinations()
         self._validate_texts()
@@ -119,6 +119,10 @@ class SamplingParams:
             raise _bad("best_of", self.best_of, f"at least n = {self.n}")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise _bad("min_tokens", self.min_tokens, f"at most max_tokens = {self.max_tokens}")
+        if self.prompt_logprob_start and self.prompt_logprobs is None:
+            raise _bad("prompt_logprob_start", self.prompt_logprob_start, "0, since it needs prompt_logprobs")
+        if self.logprobs_mode is not None and self.logprobs is None and self.prompt_logprobs is None:
+            raise _bad("logprobs_mode", self.logprobs_mode, "left out, since it needs logprobs or prompt_logprobs")
 
     def _validate_texts(self) -> None:
         for name in ("stop", "bad_words"):
@@ -132,6 +136,10 @@ class SamplingParams:
 
     def _validate_ids(self, vocab_size: int | None) -> None:
         limit = (1 << 31) - 1 if vocab_size is None else vocab_size - 1
+        if not isinstance(self.stop_token_ids, (tuple, list)):
+            raise _bad("stop_token_ids", self.stop_token_ids, "a list of token ids")
+        if not isinstance(self.logit_bias, Mapping):
+            raise _bad("logit_bias", self.logit_bias, "a mapping of token ids to biases")
         for token_id in self.stop_token_ids:
             _check_count("stop_token_ids", token_id, 0, limit)
         for token_id, bias in self.logit_bias.items():
@@ -171,7 +179,7 @@ _OPTIONAL = {f.name for f in fields(SamplingParams) if f.default is None}
 
 def _check_number(name: str, value: Any, low: float, high: float) -> None:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or not low <= value <= high:
+    if not is_number or not low <= value <= high:  # NaN is in no range
         raise _bad(name, value, f"a number from {low:g} to {high:g}")
 
 

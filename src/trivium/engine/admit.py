@@ -65,6 +65,7 @@ def admit(message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: 
     params = message.params
     params.validate(vocab_size=limits.vocab_size)
     _check_prompt(message.prompt_ids, limits)
+    _check_scored_start(params, len(message.prompt_ids))
     if message.adapter is not None:
         raise UnsupportedFeatureError(f"adapter '{message.adapter}' is not loaded", param="model")
     limit_len = _limit_len(len(message.prompt_ids), params, limits.max_model_len)
@@ -117,6 +118,15 @@ def _check_prompt(prompt_ids: Sequence[int], limits: ModelLimits) -> None:
         outside = low if low < 0 else high
         raise InvalidParameterError(
             f"prompt token id {outside} is outside the vocabulary, 0 to {limits.vocab_size - 1}", param="prompt"
+        )
+
+
+def _check_scored_start(params: SamplingParams, prompt_len: int) -> None:
+    if params.prompt_logprob_start >= prompt_len:
+        raise InvalidParameterError(
+            f"prompt_logprob_start is {params.prompt_logprob_start}; the prompt has {prompt_len} tokens, so it must be "
+            f"at most {prompt_len - 1}",
+            param="prompt_logprob_start",
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,7 +12,6 @@ import msgspec
 from trivium.base.errors import InvalidParameterError, UnsupportedFeatureError
 from trivium.engine.messages import Delta
 from trivium.sampling.batch import TokenLogprobs
-from trivium.server.conversation import normalise_messages, render_prompt
 from trivium.server.events import DONE
 from trivium.server.generate import Collected, best_answers
 from trivium.server.job import (
@@ -28,6 +28,7 @@ from trivium.server.service import LONG_TEXT_CHARS, Service
 from trivium.server.shapes import ChatAnswer, ChatChoice, ChatCompletion, ChatLogprobs, Usage
 from trivium.server.tables import CHAT
 from trivium.server.token_texts import TokenTexts
+from trivium.tokens.conversation import normalise_messages, render_prompt
 
 _encode = msgspec.json.Encoder().encode
 
@@ -83,10 +84,16 @@ async def prompt_ids(service: Service, values: Mapping[str, Any]) -> list[int]:
             "this model has no chat template; use /v1/completions, or start the server with --chat-template",
             param="messages",
         )
-    if sum(len(message["content"]) for message in messages) < LONG_TEXT_CHARS:
-        text = render_prompt(template, messages, values)
-    else:
-        text = await asyncio.to_thread(render_prompt, template, messages, values)
+    render = partial(
+        render_prompt,
+        template,
+        messages,
+        add_generation_prompt=values.get("add_generation_prompt"),
+        continue_final_message=values.get("continue_final_message", False),
+        variables=values.get("chat_template_kwargs", {}),
+    )
+    is_short = sum(len(message["content"]) for message in messages) < LONG_TEXT_CHARS
+    text = render() if is_short else await asyncio.to_thread(render)
     (ids,) = await service.encode([text], add_special_tokens=values.get("add_special_tokens", False))
     check_prompt_ids("messages", ids, service.vocab_size)
     return ids

@@ -41,6 +41,11 @@ TWO_VALUES: dict[str, tuple[Any, Any]] = {
 }
 
 
+def context_of(name: str) -> dict[str, Any]:
+    """Further fields without which this one is refused."""
+    return {"prompt_logprobs": 0} if name in {"prompt_logprob_start", "logprobs_mode"} else {}
+
+
 def error_of(response: Any) -> dict[str, Any]:
     body = json.loads(response.text, parse_constant=pytest.fail)
     assert set(body) == {"error"}
@@ -56,7 +61,7 @@ def test_the_table_of_values_covers_every_sampling_field() -> None:
 @pytest.mark.parametrize("name", sorted(TWO_VALUES))
 async def test_every_sampling_field_reaches_the_engine(site: Site, endpoint: str, name: str) -> None:
     for value in TWO_VALUES[name]:
-        response = await getattr(site, endpoint)(max_tokens=3, **{name: value})
+        response = await getattr(site, endpoint)(max_tokens=3, **context_of(name), **{name: value})
         assert response.status_code == 200, response.text
     first, second = (request.params for request in site.engine.submitted)
     assert getattr(first, name) != getattr(second, name)
@@ -138,6 +143,9 @@ async def test_the_edges_of_the_limits_are_taken(site: Site) -> None:
         ("complete", {"stream_options": {"include_usage": True}}, "stream_options"),
         ("complete", {"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
         ("complete", {"echo": True, "logprobs": 1, "prompt_logprob_start": 1}, "prompt_logprob_start"),
+        ("complete", {"prompt_logprob_start": 1}, "prompt_logprob_start"),
+        ("complete", {"logprobs_mode": "processed"}, "logprobs_mode"),
+        ("chat", {"logprobs_mode": "raw", "logprobs": False}, "logprobs_mode"),
         ("complete", {"prompt": ["x"] * 200, "n": 128}, "n"),
         ("complete", {"prompt": ["x"] * 257}, "prompt"),
         ("complete", {"max_completion_tokens": 5}, "max_completion_tokens"),
@@ -279,8 +287,10 @@ async def test_extension_fields_reach_the_engine(site: Site) -> None:
 
 def test_field_limits_agree_with_the_sampling_record() -> None:
     for name, values in TWO_VALUES.items():
+        context = context_of(name)
         for value in values:
-            SamplingParams(**{name: SAMPLING_FIELDS[name].read(name, value)}).validate(vocab_size=MODEL_VOCAB)
+            read = SAMPLING_FIELDS[name].read(name, value)
+            SamplingParams(**{**context, name: read}).validate(vocab_size=MODEL_VOCAB)
 
 
 async def test_error_messages_are_bounded(make_site: MakeSite) -> None:
