@@ -5,7 +5,7 @@
     options ─► resolve_model ─► open_checkpoint ─► parse_config ─┬─► Frontend    (server: tokenizer, template, limits)
                                                                  └─► EngineLoop  (engine: graph, weights, KV, scheduler)
 
-Run as a program (`python -m trivium.assembly FOLDER EPOCH`, options on standard input) it is the engine process.
+Run as a program (`python -m trivium.assembly FOLDER EPOCH PARENT`, options on standard input) it is the engine process.
 """
 
 from __future__ import annotations
@@ -254,6 +254,11 @@ def _max_model_len(options: EngineOptions, config: ModelConfig, kv_tokens: int) 
         return min(config.max_positions, kv_tokens)
     if asked < 1:
         raise ConfigError(f"max_model_len is {asked}; it must be at least 1")
+    if asked > config.max_positions:
+        raise ConfigError(
+            f"max_model_len is {asked}, but the model has {config.max_positions} positions, rope scaling included; "
+            "beyond them its answers are noise. Lower --max-model-len, or leave it out"
+        )
     if asked > kv_tokens:
         logger.warning(
             "max_model_len is %d, but KV memory holds %d tokens: longer prompts are refused, longer answers end with "
@@ -325,11 +330,11 @@ def main(argv: list[str]) -> int:
     from trivium.base import log  # noqa: PLC0415  (start-up time)
     from trivium.engine.process import EngineProcess  # noqa: PLC0415
 
-    folder, epoch = Path(argv[0]), int(argv[1])
+    folder, epoch, parent_pid = Path(argv[0]), int(argv[1]), int(argv[2])
     options = unpack_options(sys.stdin.buffer.read())
     log.set_up(level=options.log.log_level, form=options.log.log_format)
     with suppress(KeyboardInterrupt):
-        return EngineProcess(folder, epoch).serve(lambda report: build_engine(options, report))
+        return EngineProcess(folder, epoch, parent_pid).serve(lambda report: build_engine(options, report))
     return 0
 
 

@@ -16,6 +16,7 @@
     │   ├── CheckpointError             a file is truncated, malformed, or lacks a tensor
     │   └── UnknownArchitectureError    no definition for this architecture; lists what is known
     ├── CapacityError                   try later: a queue is full (429 or 503, with Retry-After)
+    ├── DeadlineExceededError           the request's own time limit passed before its answer was complete (504)
     ├── EngineDeadError                 the engine process died while the request was open (503)
     └── InternalError                   our fault: an invariant does not hold; please report it
 
@@ -129,6 +130,13 @@ class CapacityError(TriviumError):
     def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class DeadlineExceededError(TriviumError):
+    """The request's own time limit passed before its answer was complete."""
+
+    http_status = 504
+    code = "deadline_exceeded"
 
 
 class EngineDeadError(TriviumError):

@@ -2,7 +2,8 @@
 
 Every module logs through `logging.getLogger(__name__)`. A message names requests by their id and never holds prompt
 text, answers or keys; keys that were registered with `set_up` are blanked even so. The id of the request at work comes
-from `about_request`, or from `extra={"request_id": ...}`.
+from `about_request`, or from `extra={"request_id": ...}`. What else is in `extra` becomes fields of the JSON form; a
+message says the same in words.
 """
 
 from __future__ import annotations
@@ -60,6 +61,10 @@ def set_up(
     logger.setLevel(level.upper())
 
 
+_OWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""What every record has; anything beyond came with `extra`."""
+
+
 class _Lines(logging.Formatter):
     """What both forms share: the request's id, and blanked secrets."""
 
@@ -94,10 +99,13 @@ class PlainLines(_Lines):
 
 
 class JsonLines(_Lines):
-    """One object a line: time (UTC, ISO 8601), level, logger, message, and request_id and error when there are."""
+    """One object a line: time (UTC, ISO 8601), level, logger, message, and request_id and error when there are.
+
+    Fields given as `extra` follow, `null` included; none of them replaces one of the fixed fields.
+    """
 
     def _line(self, record: logging.LogRecord, request_id: str | None) -> str:
-        entry = {
+        entry: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -107,4 +115,7 @@ class JsonLines(_Lines):
             entry["request_id"] = request_id
         if record.exc_info:
             entry["error"] = self.formatException(record.exc_info)
-        return json.dumps(entry, ensure_ascii=False)
+        for name, value in vars(record).items():
+            if name not in _OWN_FIELDS:
+                entry.setdefault(name, value)
+        return json.dumps(entry, ensure_ascii=False, default=str)

@@ -15,20 +15,17 @@ import asyncio
 import contextlib
 import logging
 import random
-import subprocess
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import zmq
-import zmq.asyncio
 
-from trivium.base.errors import EngineDeadError, InternalError, TriviumError
+from trivium.base.errors import EngineDeadError, TriviumError
+from trivium.engine.calls import CallTable
+from trivium.engine.incarnation import Incarnation
 from trivium.engine.messages import (
     Abort,
-    Call,
     Delta,
     Deltas,
     Drain,
@@ -39,11 +36,10 @@ from trivium.engine.messages import (
     Ready,
     Refused,
     Reply,
-    Submit,
-    ToEngine,
 )
-from trivium.engine.streams import StreamTable, error_from
-from trivium.engine.wire import Sockets, decode_from_engine, encode
+from trivium.engine.status import EngineStatus
+from trivium.engine.streams import StreamTable, error_from, new_submit
+from trivium.engine.wire import decode_from_engine
 
 if TYPE_CHECKING:
     from trivium.config.sampling import SamplingParams
@@ -56,62 +52,8 @@ _STABLE_S = 60.0
 """An engine that lived this long starts again without back-off."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineStatus:
-    """What is known about the engine at this moment."""
-
-    is_ready: bool
-    """Weights are loaded and the process lives."""
-    heartbeat_age_s: float
-    """Seconds since the loop last moved, or since the last pulse, whichever is longer ago."""
-    epoch: int
-    info: dict[str, object] = field(default_factory=dict)
-    stats: dict[str, object] = field(default_factory=dict)
-    error: str | None = None
-    """Why there is no engine, or no engine yet."""
-
-
 _STALL_FACTOR = 6.0
 """A loop that has not moved for this many heartbeat time-outs is given up; `/health` is red after one."""
-
-
-class _Incarnation:
-    """One engine process with its sockets."""
-
-    def __init__(self, command: Sequence[str], payload: bytes, epoch: int) -> None:
-        self.epoch = epoch
-        self.began_s = time.monotonic()
-        self._sockets = Sockets()
-        self._context = zmq.asyncio.Context()
-        self.inbox = self._context.socket(zmq.PULL)
-        self.inbox.set_hwm(0)
-        self.inbox.bind(self._sockets.outbox)
-        self._plain: zmq.Context[zmq.Socket[bytes]] = zmq.Context.shadow(self._context.underlying)
-        self._outbox = self._plain.socket(zmq.PUSH)
-        self._outbox.set_hwm(0)
-        self._outbox.setsockopt(zmq.LINGER, 0)
-        self._outbox.connect(self._sockets.inbox)
-        self.process = subprocess.Popen(  # noqa: S603  (our own module, our own arguments)
-            [*command, str(self._sockets.folder), str(epoch)], stdin=subprocess.PIPE, start_new_session=True
-        )
-        if self.process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self.process.stdin.write(payload)
-                self.process.stdin.close()
-
-    def send(self, message: ToEngine) -> None:
-        """Hand a message to ZeroMQ; never blocks."""
-        self._outbox.send(encode(message), zmq.NOBLOCK)
-
-    def close(self) -> None:
-        """Kill the process if it lives, and remove the sockets."""
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        self.inbox.close(linger=0)
-        self._outbox.close(linger=0)
-        self._context.term()
-        self._sockets.close()
 
 
 class EngineClient:
@@ -129,7 +71,7 @@ class EngineClient:
         """Prepare; nothing starts yet.
 
         Args:
-            command: Program and arguments of the engine; socket folder and epoch are appended.
+            command: Program and arguments of the engine; `incarnation` says what is appended.
             payload: Written to the engine's standard input (its options).
             seed: Source of the seeds of requests that bring none; `None` takes the system's entropy.
             heartbeat_timeout_s: Seconds without a pulse after which the engine counts as dead.
@@ -141,9 +83,8 @@ class EngineClient:
         self._timeout_s = heartbeat_timeout_s
         self._on_progress = on_progress
         self._streams = StreamTable()
-        self._calls: dict[int, asyncio.Future[dict[str, object]]] = {}
-        self._next_call = 0
-        self._engine: _Incarnation | None = None
+        self._calls = CallTable()
+        self._engine: Incarnation | None = None
         self._receiving: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._failures = 0
@@ -152,6 +93,7 @@ class EngineClient:
         self._last_pulse_s = time.monotonic()
         self._info: dict[str, object] = {}
         self._stats: dict[str, object] = {}
+        self._loop_age_s = 0.0
         self._error: str | None = "the engine has not started"
         self._fatal: TriviumError | None = None
         self.ready = asyncio.Event()
@@ -159,11 +101,9 @@ class EngineClient:
 
     def status(self) -> EngineStatus:
         """What is known now."""
-        loop_age = self._stats.get("loop_age_s", 0.0)
-        age = time.monotonic() - self._last_pulse_s
         return EngineStatus(
             is_ready=self._is_ready,
-            heartbeat_age_s=max(age, float(loop_age) if isinstance(loop_age, (int, float)) else 0.0),
+            heartbeat_age_s=max(time.monotonic() - self._last_pulse_s, self._loop_age_s),
             epoch=self._engine.epoch if self._engine else 0,
             info=self._info,
             stats=self._stats,
@@ -187,7 +127,7 @@ class EngineClient:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.ready.wait(), _WATCH_S)
 
-    async def submit(
+    def submit(
         self,
         prompt_ids: Sequence[int],
         params: SamplingParams,
@@ -199,40 +139,23 @@ class EngineClient:
     ) -> AsyncIterator[Delta]:
         """Run a request and yield its news; the first delta, empty, says that it was accepted.
 
-        Leaving the iteration early aborts the request.
+        Leaving the iteration early aborts the request. Errors are raised by the iteration.
 
         Raises:
             RequestError: The engine refused the request.
             CapacityError: The queue is full, or the engine shuts down.
             EngineDeadError: There is no engine, or it died while the request was open.
         """
-        engine = self._ready_engine()
-        own_id = request_id or uuid.uuid4().hex
-        if params.seed is None:
-            params = replace(params, seed=self._seeds.getrandbits(63))
-        self._streams.open(own_id, params.num_draws)
-        has_ended = False
-        try:
-            engine.send(
-                Submit(
-                    request_id=own_id,
-                    prompt_ids=list(prompt_ids),
-                    params=params,
-                    cache_salt=cache_salt,
-                    priority=priority,
-                    deadline_s=deadline_s,
-                )
-            )
-            async for news in self._streams.read(own_id):
-                yield news
-            has_ended = True
-        except TriviumError:
-            has_ended = True
-            raise
-        finally:
-            self._streams.close(own_id)
-            if not has_ended:
-                await self.abort(own_id)
+        message = new_submit(
+            prompt_ids,
+            params,
+            self._seeds,
+            request_id=request_id,
+            cache_salt=cache_salt,
+            priority=priority,
+            deadline_s=deadline_s,
+        )
+        return self._streams.run(message, lambda: self._ready_engine().send(message), self.abort)
 
     async def abort(self, request_id: str) -> None:
         """End a request; unknown ids are ignored."""
@@ -246,18 +169,7 @@ class EngineClient:
             EngineDeadError: There is no engine, or it does not answer in time.
             InternalError: The engine could not do it.
         """
-        engine = self._ready_engine()
-        self._next_call += 1
-        call_id = self._next_call
-        answer: asyncio.Future[dict[str, object]] = asyncio.get_running_loop().create_future()
-        self._calls[call_id] = answer
-        try:
-            engine.send(Call(call_id, name))
-            return await asyncio.wait_for(answer, timeout_s)
-        except TimeoutError:
-            raise EngineDeadError(f"the engine did not answer '{name}' within {timeout_s:g} s") from None
-        finally:
-            self._calls.pop(call_id, None)
+        return await self._calls.ask(name, self._ready_engine().send, timeout_s=timeout_s)
 
     async def drain(self, timeout_s: float) -> bool:
         """Let open requests finish and the engine exit; returns whether it did within the time."""
@@ -269,7 +181,7 @@ class EngineClient:
             self._engine.send(Drain())
         end_s = time.monotonic() + timeout_s
         while time.monotonic() < end_s:
-            if self._engine.process.poll() is not None:
+            if self._engine.exit_code is not None:
                 await self._settle()
                 return True
             await asyncio.sleep(0.02)
@@ -291,7 +203,7 @@ class EngineClient:
     def _gave_up(self) -> bool:
         return self._is_closing or self._fatal is not None
 
-    def _ready_engine(self) -> _Incarnation:
+    def _ready_engine(self) -> Incarnation:
         if self._engine is None or not self._is_ready:
             raise EngineDeadError(f"the engine is not ready: {self._error}")
         return self._engine
@@ -299,13 +211,13 @@ class EngineClient:
     def _spawn(self, epoch: int) -> None:
         self._error = "the model is loading"
         self._last_pulse_s = time.monotonic()
-        self._stats = {}
-        self._engine = _Incarnation(self._command, self._payload, epoch)
+        self._stats, self._loop_age_s = {}, 0.0
+        self._engine = Incarnation(self._command, self._payload, epoch)
         self._receiving = asyncio.create_task(self._receive(self._engine), name="trivium-engine-receive")
 
-    async def _receive(self, engine: _Incarnation) -> None:
+    async def _receive(self, engine: Incarnation) -> None:
         while True:
-            payload = await engine.inbox.recv()
+            payload = await engine.receive()
             try:
                 message = decode_from_engine(payload)
             except ValueError:
@@ -320,12 +232,11 @@ class EngineClient:
                 for news in message.deltas:
                     self._streams.feed(news)
             case Heartbeat():
-                self._last_pulse_s = time.monotonic()
-                self._stats = message.stats
+                self._beat(message)
             case Refused():
                 self._streams.refuse(message)
             case Reply():
-                self._reply(message)
+                self._calls.settle(message)
             case Loading():
                 self._last_pulse_s = time.monotonic()
                 if self._on_progress is not None:
@@ -338,14 +249,11 @@ class EngineClient:
                 self._fatal = error_from(message.kind, message.message)
                 self._error = message.message
 
-    def _reply(self, message: Reply) -> None:
-        answer = self._calls.get(message.call_id)
-        if answer is None or answer.done():
-            return
-        if message.error is not None:
-            answer.set_exception(InternalError(message.error))
-        else:
-            answer.set_result(message.result)
+    def _beat(self, message: Heartbeat) -> None:
+        self._last_pulse_s = time.monotonic()
+        self._loop_age_s = message.loop_age_s
+        if message.stats is not None:
+            self._stats = message.stats
 
     async def _watch(self) -> None:
         """Notice that the engine is gone or frozen, and start another."""
@@ -361,8 +269,8 @@ class EngineClient:
             if not self._gave_up:
                 await self._restart(engine, reason)
 
-    def _reason_dead(self, engine: _Incarnation) -> str | None:
-        code = engine.process.poll()
+    def _reason_dead(self, engine: Incarnation) -> str | None:
+        code = engine.exit_code
         if code is not None:
             return f"the engine process ended with code {code}" if code >= 0 else f"signal {-code} ended the engine"
         silent_s = time.monotonic() - self._last_pulse_s
@@ -377,7 +285,7 @@ class EngineClient:
         """Read what a dead engine said last."""
         await asyncio.sleep(0.05)
 
-    async def _restart(self, engine: _Incarnation, reason: str) -> None:
+    async def _restart(self, engine: Incarnation, reason: str) -> None:
         logger.error("%s; %d open requests end with an error; starting a new engine", reason, len(self._streams))
         was_stable = time.monotonic() - engine.began_s > _STABLE_S
         self._is_ready = False
@@ -394,9 +302,7 @@ class EngineClient:
 
     def _end_open(self, reason: str) -> None:
         self._streams.fail_all(EngineDeadError, f"{reason}; please send the request again")
-        for answer in self._calls.values():
-            if not answer.done():
-                answer.set_exception(EngineDeadError(reason))
+        self._calls.fail_all(reason)
 
 
 async def _cancel(task: asyncio.Task[None] | None) -> None:
@@ -408,7 +314,4 @@ async def _cancel(task: asyncio.Task[None] | None) -> None:
 def engine_pid(client: EngineClient) -> int | None:
     """Process id of the engine, for operators and tests."""
     engine = client._engine  # noqa: SLF001
-    return engine.process.pid if engine is not None else None
-
-
-__all__ = ["EngineClient", "EngineStatus", "engine_pid"]
+    return engine.pid if engine is not None else None

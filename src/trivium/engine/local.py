@@ -9,17 +9,15 @@ import queue
 import random
 import threading
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from trivium.base.errors import CapacityError, EngineDeadError, RequestError, TriviumError
-from trivium.engine.client import EngineStatus
 from trivium.engine.messages import Delta, Submit
 from trivium.engine.process import ensure_open, refusal
-from trivium.engine.streams import StreamTable
+from trivium.engine.status import EngineStatus
+from trivium.engine.streams import StreamTable, new_submit
 
 if TYPE_CHECKING:
     from trivium.config.sampling import SamplingParams
@@ -65,7 +63,7 @@ class LocalEngine:
             stats=self._loop.stats(),
         )
 
-    async def submit(
+    def submit(
         self,
         prompt_ids: Sequence[int],
         params: SamplingParams,
@@ -80,35 +78,18 @@ class LocalEngine:
         Raises:
             RequestError: The engine refused the request.
             CapacityError: The queue is full, or the engine shuts down.
+            EngineDeadError: The engine is closed, or its loop ended.
         """
-        if not self.ready.is_set():
-            raise EngineDeadError("the engine is closed")
-        ensure_open(is_draining=self._is_draining)
-        own_id = request_id or uuid.uuid4().hex
-        if params.seed is None:
-            params = replace(params, seed=self._seeds.getrandbits(63))
-        message = Submit(
-            request_id=own_id,
-            prompt_ids=list(prompt_ids),
-            params=params,
+        message = new_submit(
+            prompt_ids,
+            params,
+            self._seeds,
+            request_id=request_id,
             cache_salt=cache_salt,
             priority=priority,
             deadline_s=deadline_s,
         )
-        self._streams.open(own_id, params.num_draws)
-        has_ended = False
-        try:
-            self._inbox.put(lambda: self._take(message))
-            async for news in self._streams.read(own_id):
-                yield news
-            has_ended = True
-        except TriviumError:
-            has_ended = True
-            raise
-        finally:
-            self._streams.close(own_id)
-            if not has_ended:
-                await self.abort(own_id)
+        return self._streams.run(message, lambda: self._send(message), self.abort)
 
     async def abort(self, request_id: str) -> None:
         """End a request; unknown ids are ignored."""
@@ -144,6 +125,12 @@ class LocalEngine:
         if self._thread.is_alive():
             await asyncio.to_thread(self._thread.join)
         self._streams.fail_all(EngineDeadError, "the engine is closed")
+
+    def _send(self, message: Submit) -> None:
+        if not self.ready.is_set():
+            raise EngineDeadError("the engine is closed")
+        ensure_open(is_draining=self._is_draining)
+        self._inbox.put(lambda: self._take(message))
 
     def _run(self) -> None:
         try:

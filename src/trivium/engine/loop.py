@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trivium.base.errors import ensure
+from trivium.base.errors import DeadlineExceededError, InternalError, TriviumError, ensure
 from trivium.base.ids import FinishReason, RequestId
 from trivium.engine.admit import Answer, ModelLimits, admit
 from trivium.engine.messages import Delta, Submit
@@ -147,12 +147,13 @@ class EngineLoop:
 
     def _fail_step(self, scheduled: ScheduledStep, error: Exception) -> None:
         """End every answer of a step that went wrong; their KV of this step is never recorded as computed."""
-        logger.error("step failed, ending its %d requests", len(scheduled.entries), exc_info=error)
+        ids = [entry.request.request_id for entry in scheduled.entries]
+        logger.error("step failed, ending its %d requests: %s", len(ids), " ".join(ids), exc_info=error)
         self._stats.step_errors_total += 1
         self._scheduler.discard(scheduled)
         message = f"the step failed inside the engine ({type(error).__name__}); the server's log says more"
         for entry in scheduled.entries:
-            self._end(entry.request, message, "internal_error")
+            self._end(entry.request, InternalError(message))
 
     def _end_overdue(self) -> None:
         now_s = self._clock.now_s()
@@ -160,14 +161,15 @@ class EngineLoop:
             answer = self._answers[request_id]
             if answer.deadline_at_s is not None and now_s >= answer.deadline_at_s:
                 waited = now_s - answer.request.arrival_s
-                self._end(answer.request, f"the request's deadline passed after {waited:.1f} s", "deadline_exceeded")
+                passed = DeadlineExceededError(f"the request's deadline passed after {waited:.1f} s")
+                self._end(answer.request, passed)
 
-    def _end(self, request: Request, message: str, code: str) -> None:
+    def _end(self, request: Request, error: TriviumError) -> None:
         answer = self._answers.get(request.request_id)
         if answer is None:
             return
         self._scheduler.abort(request, FinishReason.ERROR)
-        self._pending.append(failed(answer, message, code))
+        self._pending.append(failed(answer, error))
         self._close(answer, FinishReason.ERROR)
 
     def _close(self, answer: Answer, reason: FinishReason) -> None:

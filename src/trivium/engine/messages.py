@@ -75,6 +75,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     """Sum of raw logprobs of the output so far, when `best_of` needs it."""
     error: str | None = None
     error_code: str | None = None
+    """`code` of an error in `base.errors`."""
 
 
 class Deltas(msgspec.Struct, frozen=True, tag=True):
@@ -122,10 +123,13 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):
-    """The loop is alive; sent at least once a second, with the counters of `engine.stats`."""
+    """The process is alive; sent at least once a second, and at once when the loop runs out of work."""
 
     epoch: int
-    stats: dict[str, object]
+    loop_age_s: float
+    """Seconds since the loop last began an iteration."""
+    stats: dict[str, object] | None = None
+    """Counters of `engine.stats`; `None` while they are what the last heartbeat said."""
 
 
 class Fatal(msgspec.Struct, frozen=True, tag=True):

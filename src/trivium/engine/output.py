@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from trivium.base.errors import InternalError, TriviumError
 from trivium.base.ids import FinishReason, TokenId
 from trivium.engine.messages import Delta
 from trivium.sampling.batch import SampleRow
@@ -69,7 +70,7 @@ def read_entry(
     end_row = entry.first_row + entry.num_rows
     for idx in range(entry.first_row, end_row):
         if idx in sampled.errors:
-            return Outcome((), FinishReason.ERROR), failed(answer, sampled.errors[idx], "internal_error")
+            return Outcome((), FinishReason.ERROR), failed(answer, InternalError(sampled.errors[idx]))
         if rows[idx].target is not None:
             answer.prompt_logprobs[rows[idx].position] = sampled.logprobs[idx]
     if entry.draws:
@@ -133,7 +134,7 @@ def accepted(answer: Answer) -> Delta:
     return Delta(request_id=answer.user_id, choice=0, first_token=answer.request.output_len, token_ids=[], text="")
 
 
-def failed(answer: Answer, message: str, code: str) -> Delta:
+def failed(answer: Answer, error: TriviumError) -> Delta:
     """Write the last delta of an answer that ends with an error."""
     return Delta(
         request_id=answer.user_id,
@@ -143,8 +144,8 @@ def failed(answer: Answer, message: str, code: str) -> Delta:
         text="",
         cached_len=answer.request.cached_len,
         finish_reason=FinishReason.ERROR.value,
-        error=message,
-        error_code=code,
+        error=str(error),
+        error_code=error.code,
     )
 
 

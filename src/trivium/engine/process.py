@@ -1,16 +1,14 @@
 """The engine's own process: messages in, steps, messages out.
 
 The parent starts `python -m trivium.assembly`, which builds the loop inside `EngineProcess.serve`. Two threads live
-here: the loop thread, which alone touches the engine, and a pulse thread, which says every half second how long ago the
-loop last moved, so that a frozen process (no pulse) and a wedged loop (an old pulse) both show. The process ends when
-drained, or when its parent is gone.
+here: the loop thread, which alone touches the engine, and the pulse thread of `engine.pulse`. The process ends when
+drained, or when its parent is gone; the folder of its sockets goes with it.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import threading
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +25,6 @@ from trivium.engine.messages import (
     Drain,
     Fatal,
     FromEngine,
-    Heartbeat,
     Loading,
     Ready,
     Refused,
@@ -35,51 +32,29 @@ from trivium.engine.messages import (
     Submit,
     ToEngine,
 )
+from trivium.engine.pulse import PULSE_S, Pulse
 from trivium.engine.wire import address, decode_to_engine, encode
 
 logger = logging.getLogger(__name__)
 
-PULSE_S = 0.5
+STATS_S = PULSE_S / 2
+"""Seconds between two readings of the counters while the loop works."""
 Build = Callable[[Callable[[str, int, int], None]], EngineLoop]
 """Makes the loop; reports progress as (stage, done, total)."""
-
-
-class Pulse(threading.Thread):
-    """Sends heartbeats from a thread of its own, so that a long step does not look like death."""
-
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], folder: Path, epoch: int) -> None:
-        super().__init__(name="trivium-pulse", daemon=True)
-        self._context = context
-        self._address = address(folder, "outbox")
-        self._epoch = epoch
-        self._parent = os.getppid()
-        self._stopped = threading.Event()
-        self.last_move_s = time.monotonic()
-        self.stats: dict[str, object] = {}
-
-    def run(self) -> None:
-        """Send until stopped; end the process when the parent is gone."""
-        socket = self._context.socket(zmq.PUSH)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.connect(self._address)
-        while not self._stopped.wait(PULSE_S):
-            if os.getppid() != self._parent:
-                logger.error("the server process is gone; the engine ends")
-                os._exit(3)
-            stats = {**self.stats, "loop_age_s": time.monotonic() - self.last_move_s}
-            socket.send(encode(Heartbeat(self._epoch, stats)))
-        socket.close()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._stopped.set()
-        self.join()
 
 
 class EngineProcess:
     """Binds a loop to its sockets."""
 
-    def __init__(self, folder: Path, epoch: int) -> None:
+    def __init__(self, folder: Path, epoch: int, parent_pid: int) -> None:
+        """Open the sockets.
+
+        Args:
+            folder: Holds them; removed when the process ends.
+            epoch: Number of this incarnation.
+            parent_pid: The process ends when it is no child of this one any more.
+        """
+        self._folder = folder
         self._epoch = epoch
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._inbox = self._context.socket(zmq.PULL)
@@ -87,7 +62,7 @@ class EngineProcess:
         self._outbox = self._context.socket(zmq.PUSH)
         self._outbox.setsockopt(zmq.LINGER, 2000)
         self._outbox.connect(address(folder, "outbox"))
-        self._pulse = Pulse(self._context, folder, epoch)
+        self._pulse = Pulse(self._context, folder, epoch, parent_pid)
         self._is_draining = False
 
     def serve(self, build: Build) -> int:
@@ -112,30 +87,39 @@ class EngineProcess:
             self._outbox.close()
             self._inbox.close(linger=0)
             self._context.term()
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _run(self, loop: EngineLoop) -> None:
+        """Work until drained; the pulse is told the counters when they have changed, at once when work runs out."""
         next_stats_s = 0.0
+        has_moved, was_working = True, True
         while not (self._is_draining and not loop.has_work):
             now_s = time.monotonic()
             self._pulse.last_move_s = now_s
-            if now_s >= next_stats_s:
-                self._pulse.stats = loop.stats()
-                next_stats_s = now_s + PULSE_S / 2
-            wait_ms = 0 if loop.has_work else int(PULSE_S * 500)
-            self._take_messages(loop, wait_ms)
+            is_working = loop.has_work
+            has_stopped = was_working and not is_working
+            if has_moved and (has_stopped or now_s >= next_stats_s):
+                self._pulse.tell(loop.stats(), is_urgent=is_working != was_working)
+                next_stats_s = now_s + STATS_S
+                has_moved, was_working = False, is_working
+            has_moved |= self._take_messages(loop, 0 if is_working else int(PULSE_S * 500))
             if loop.has_work:
+                has_moved = True
                 news = loop.step()
                 if news:
                     self._send(Deltas(self._epoch, news))
 
-    def _take_messages(self, loop: EngineLoop, wait_ms: int) -> None:
+    def _take_messages(self, loop: EngineLoop, wait_ms: int) -> bool:
+        """Take what has arrived; returns whether anything had."""
         if wait_ms and not self._inbox.poll(wait_ms):
-            return
+            return False
+        has_taken = False
         while True:
             try:
                 payload = self._inbox.recv(zmq.NOBLOCK)
             except zmq.Again:
-                return
+                return has_taken
+            has_taken = True
             try:
                 self._take(loop, decode_to_engine(payload))
             except msgspec.DecodeError as error:
@@ -159,7 +143,7 @@ class EngineProcess:
         except (RequestError, CapacityError) as error:
             self._send(refusal(self._epoch, message.request_id, error))
         except Exception as error:
-            logger.exception("submit failed")
+            logger.exception("submit failed", extra={"request_id": message.request_id})
             self._send(Refused(self._epoch, message.request_id, "InternalError", f"{type(error).__name__}: {error}"))
 
     def _answer(self, loop: EngineLoop, call: Call) -> Reply:

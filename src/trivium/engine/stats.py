@@ -35,8 +35,6 @@ class EngineStats(msgspec.Struct, kw_only=True):
     """Finished answers by finish reason."""
     step_errors_total: int = 0
     accounting_differences_total: int = 0
-    loop_age_s: float = 0.0
-    """Seconds since the loop last began an iteration."""
 
     def observe_step(self, seconds: float) -> None:
         """Count one step of this duration."""

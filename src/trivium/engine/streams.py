@@ -1,14 +1,21 @@
-"""Open requests on the client's side: one queue each, fed with deltas, ended exactly once."""
+"""Open requests on the client's side: how one is sent, and its queue, fed with deltas and ended exactly once."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass, field
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from trivium.base import errors
 from trivium.base.errors import CapacityError, InternalError, RequestError, TriviumError
-from trivium.engine.messages import Delta, Refused
+from trivium.engine.messages import Delta, Refused, Submit
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from trivium.config.sampling import SamplingParams
 
 _ERRORS: Mapping[str, type[TriviumError]] = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, TriviumError)
@@ -23,6 +30,29 @@ def error_from(kind: str, message: str, param: str | None = None, retry_after_s:
     if issubclass(error_type, CapacityError):
         return error_type(message, retry_after_s=1.0 if retry_after_s is None else retry_after_s)
     return error_type(message)
+
+
+def new_submit(
+    prompt_ids: Sequence[int],
+    params: SamplingParams,
+    seeds: Random,
+    *,
+    request_id: str | None,
+    cache_salt: str,
+    priority: int,
+    deadline_s: float | None,
+) -> Submit:
+    """Write a request so that it can be replayed: with an id and a seed, drawn where none was given."""
+    if params.seed is None:
+        params = replace(params, seed=seeds.getrandbits(63))
+    return Submit(
+        request_id=request_id or uuid.uuid4().hex,
+        prompt_ids=list(prompt_ids),
+        params=params,
+        cache_salt=cache_salt,
+        priority=priority,
+        deadline_s=deadline_s,
+    )
 
 
 @dataclass(slots=True)
@@ -93,6 +123,35 @@ class StreamTable:
     def close(self, request_id: str) -> None:
         """Stop listening."""
         self._streams.pop(request_id, None)
+
+    async def run(
+        self, message: Submit, send: Callable[[], None], abort: Callable[[str], Awaitable[None]]
+    ) -> AsyncIterator[Delta]:
+        """Send a request and yield its deltas until each of its choices has ended.
+
+        Args:
+            message: The request.
+            send: Hands it to the engine.
+            abort: Told the request's id when the reader leaves before the end.
+
+        Raises:
+            TriviumError: The request could not be sent, was refused, or its engine died.
+        """
+        request_id = message.request_id
+        self.open(request_id, message.params.num_draws)
+        has_ended = False
+        try:
+            send()
+            async for news in self.read(request_id):
+                yield news
+            has_ended = True
+        except TriviumError:
+            has_ended = True
+            raise
+        finally:
+            self.close(request_id)
+            if not has_ended:
+                await abort(request_id)
 
     async def read(self, request_id: str) -> AsyncIterator[Delta]:
         """Yield a request's deltas until each of its choices has ended.

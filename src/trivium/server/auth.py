@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from trivium.base.errors import AuthenticationError, ConfigError
@@ -18,6 +18,8 @@ from trivium.server.errors import ForbiddenError
 
 OPEN_PATHS = frozenset({"/health", "/live"})
 """The only paths that answer without a key, spelled exactly so."""
+MIN_KEY_LEN = 8
+"""Fewest characters of a key."""
 ADMIN_PATHS = frozenset({"/v1/cache/flush"})
 
 
@@ -28,8 +30,9 @@ class KeyRing:
         """Take keys as NAME=KEY or KEY.
 
         Raises:
-            ConfigError: A key has a space or control character, which no header can carry, or an entry could be read in
-                two ways: `abc==` may be a key in base64, and must not make `=` the key of `abc`.
+            ConfigError: A key has a space or control character, which no header can carry; is so short that it can be
+                guessed, and blanking it would garble the log; or is there twice, so that it had two names. Or an entry
+                could be read in two ways: `abc==` may be a key in base64, and must not make `=` the key of `abc`.
         """
         self._names: dict[bytes, str] = {}
         for idx, entry in enumerate(keys):
@@ -40,7 +43,12 @@ class KeyRing:
                 raise ConfigError(f"API key number {idx + 1} has nothing behind its '='; write NAME=KEY")
             if any(character.isspace() or not character.isprintable() for character in key):
                 raise ConfigError(f"API key number {idx + 1} has a space or a control character in it")
-            self._names[_digest(key.encode())] = name
+            if len(key) < MIN_KEY_LEN:
+                raise ConfigError(f"API key '{name}' has fewer than {MIN_KEY_LEN} characters; make it longer")
+            digest = _digest(key.encode())
+            if (other := self._names.get(digest)) is not None:
+                raise ConfigError(f"API keys '{other}' and '{name}' are the same key; give each caller its own")
+            self._names[digest] = name
 
     def __bool__(self) -> bool:
         return bool(self._names)
@@ -106,12 +114,3 @@ def _read_key_file(path: Path) -> list[str]:
 
 def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
-
-
-def describe_access(options: ServerOptions) -> Mapping[str, object]:
-    """Say how the API is protected, without saying any key."""
-    return {
-        "api_keys": bool(options.api_key or options.api_key_file),
-        "admin_keys": bool(options.admin_key),
-        "open_paths": sorted(OPEN_PATHS),
-    }

@@ -7,12 +7,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from trivium.base.errors import InvalidParameterError, UnsupportedFeatureError
 from trivium.engine.messages import Delta
 from trivium.sampling.batch import TokenLogprobs
-from trivium.server.events import DONE
 from trivium.server.generate import Collected, best_answers
 from trivium.server.job import (
     Job,
@@ -21,16 +18,15 @@ from trivium.server.job import (
     check_prompt_ids,
     check_stream,
     fit_to_context,
-    new_job_id,
+    new_job,
     sampling_params,
 )
+from trivium.server.presenter import Presenter, encode
 from trivium.server.service import LONG_TEXT_CHARS, Service
 from trivium.server.shapes import ChatAnswer, ChatChoice, ChatCompletion, ChatLogprobs, Usage
 from trivium.server.tables import CHAT
 from trivium.server.token_texts import TokenTexts
 from trivium.tokens.conversation import normalise_messages, render_prompt
-
-_encode = msgspec.json.Encoder().encode
 
 
 async def parse(service: Service, body: Mapping[str, Any]) -> Job:
@@ -54,21 +50,8 @@ async def parse(service: Service, body: Mapping[str, Any]) -> Job:
     check_answers(1, params)
     ids = await prompt_ids(service, values)
     fitted = fit_to_context(params, len(ids), context_len=service.context_len, default=None, param="messages")
-    return Job(
-        job_id=new_job_id("chatcmpl"),
-        model=model,
-        prompts=[Prompt(ids=ids, params=fitted)],
-        num_choices=params.n,
-        num_draws=params.num_draws,
-        is_stream=values.get("stream", False),
-        includes_usage=values.get("stream_options", False),
-        num_logprobs=num_logprobs,
-        num_prompt_logprobs=values.get("prompt_logprobs"),
-        returns_token_ids=values.get("return_token_ids", False),
-        skip_special_tokens=params.skip_special_tokens,
-        cache_salt=values.get("cache_salt", ""),
-        timeout_s=values.get("timeout_s"),
-    )
+    prompts = [Prompt(ids=ids, params=fitted)]
+    return new_job("chatcmpl", values, params, model=model, prompts=prompts, num_logprobs=num_logprobs)
 
 
 async def prompt_ids(service: Service, values: Mapping[str, Any]) -> list[int]:
@@ -114,19 +97,14 @@ def _max_tokens(values: Mapping[str, Any]) -> int | None:
     return given.pop() if given else None
 
 
-class ChatForm:
+class ChatForm(Presenter):
     """Shows a job's deltas as chat completion objects."""
 
+    event_object = "chat.completion.chunk"
+
     def __init__(self, job: Job, texts: TokenTexts, *, created: int, fingerprint: str) -> None:
-        self._job = job
-        self._texts = texts
-        self._created = created
-        self._fingerprint = fingerprint
-        self._begun: set[int] = set()
+        super().__init__(job, texts, created=created, fingerprint=fingerprint)
         self._is_plain = job.num_logprobs is None and not job.returns_token_ids
-        head = {"id": job.job_id, "object": "chat.completion.chunk", "created": created, "model": job.model,
-                "system_fingerprint": fingerprint}  # fmt: skip
-        self._head = b"data: " + _encode(head)[:-1] + b',"choices":['
 
     def chunk(self, prompt_idx: int, delta: Delta) -> bytes:
         """Show a delta as events; nothing when it has nothing to show.
@@ -144,12 +122,6 @@ class ChatForm:
         if delta.finish_reason is None:
             return opening + middle
         return opening + middle + self._closing(index, delta)
-
-    def end(self, usage: Usage) -> bytes:
-        """Show the end of the stream."""
-        if not self._job.includes_usage:
-            return DONE
-        return self._head + b'],"usage":' + _encode(usage) + b"}\n\n" + DONE
 
     def whole(self, drawn: Sequence[Sequence[Collected]], usage: Usage) -> bytes:
         """Show all answers as one object.
@@ -173,7 +145,7 @@ class ChatForm:
             whole.prompt_logprobs = self._texts.prompt_entries(known, job.num_prompt_logprobs)
         if job.returns_token_ids:
             whole.prompt_token_ids = job.prompts[0].ids
-        return _encode(whole)
+        return encode(whole)
 
     def _choice(self, index: int, answer: Collected) -> ChatChoice:
         choice = ChatChoice(
@@ -191,14 +163,13 @@ class ChatForm:
         self._begun.add(index)
         role = {"role": "assistant", "content": ""}
         choice: dict[str, Any] = {"index": index, "delta": role, "logprobs": None, "finish_reason": None}
-        end = b"]}\n\n"
-        if self._job.returns_token_ids:
-            end = b'],"prompt_token_ids":' + _encode(self._job.prompts[prompt_idx].ids) + b"}\n\n"
-        return self._head + _encode(choice) + end
+        if not self._job.returns_token_ids:
+            return self._event(choice)
+        return self._event(choice, b',"prompt_token_ids":' + encode(self._job.prompts[prompt_idx].ids))
 
     def _plain_chunk(self, index: int, text: str) -> bytes:
         start = self._head + b'{"index":%d,"delta":{"content":' % index
-        return start + _encode(text) + b'},"logprobs":null,"finish_reason":null}]}\n\n'
+        return start + encode(text) + b'},"logprobs":null,"finish_reason":null}]}\n\n'
 
     def _full_chunk(self, index: int, delta: Delta) -> bytes:
         choice: dict[str, Any] = {
@@ -209,12 +180,12 @@ class ChatForm:
         }
         if self._job.returns_token_ids:
             choice["token_ids"] = delta.token_ids
-        return self._head + _encode(choice) + b"]}\n\n"
+        return self._event(choice)
 
     def _closing(self, index: int, delta: Delta) -> bytes:
         choice = {"index": index, "delta": {}, "logprobs": None, "finish_reason": delta.finish_reason,
                   "stop_reason": delta.stop_reason}  # fmt: skip
-        return self._head + _encode(choice) + b"]}\n\n"
+        return self._event(choice)
 
     def _logprobs(self, entries: Sequence[TokenLogprobs]) -> ChatLogprobs | None:
         num_top = self._job.num_logprobs

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from trivium.base.errors import InvalidParameterError
 from trivium.engine.messages import Delta
 from trivium.sampling.batch import TokenLogprobs
-from trivium.server.events import DONE
 from trivium.server.generate import Collected, best_answers
 from trivium.server.job import (
     Job,
@@ -19,17 +16,16 @@ from trivium.server.job import (
     check_prompt_ids,
     check_stream,
     fit_to_context,
-    new_job_id,
+    new_job,
     sampling_params,
 )
+from trivium.server.presenter import Presenter, encode
 from trivium.server.service import Service
 from trivium.server.shapes import Completion, CompletionChoice, CompletionLogprobs, Usage
 from trivium.server.tables import COMPLETIONS, MAX_PROMPTS
 from trivium.server.token_texts import CompletionScores, TokenTexts
 
 DEFAULT_MAX_TOKENS = 16
-
-_encode = msgspec.json.Encoder().encode
 
 
 async def parse(service: Service, body: Mapping[str, Any]) -> Job:
@@ -59,22 +55,7 @@ async def parse(service: Service, body: Mapping[str, Any]) -> Job:
         )
         check_prompt_ids(name, ids, service.vocab_size)
         prompts.append(Prompt(ids=ids, text=_echo(service, ids, text) if is_echo else "", params=fitted))
-    return Job(
-        job_id=new_job_id("cmpl"),
-        model=model,
-        prompts=prompts,
-        num_choices=params.n,
-        num_draws=params.num_draws,
-        is_stream=values.get("stream", False),
-        includes_usage=values.get("stream_options", False),
-        is_echo=is_echo,
-        num_logprobs=num_logprobs,
-        num_prompt_logprobs=values.get("prompt_logprobs"),
-        returns_token_ids=values.get("return_token_ids", False),
-        skip_special_tokens=params.skip_special_tokens,
-        cache_salt=values.get("cache_salt", ""),
-        timeout_s=values.get("timeout_s"),
-    )
+    return new_job("cmpl", values, params, model=model, prompts=prompts, num_logprobs=num_logprobs, is_echo=is_echo)
 
 
 def _scored_prompt(values: Mapping[str, Any]) -> int | None:
@@ -138,26 +119,21 @@ def _echo(service: Service, ids: Sequence[int], text: str | None) -> str:
     return service.tokenizer.decode(ids, skip_special_tokens=False) if text is None else text
 
 
-class CompletionForm:
+class CompletionForm(Presenter):
     """Shows a job's deltas as completion objects.
 
     Prompt logprobs come with the first news of choice 0; with `echo`, news of another choice that comes before waits.
     """
 
+    event_object = "text_completion"
+
     def __init__(self, job: Job, texts: TokenTexts, *, created: int, fingerprint: str) -> None:
-        self._job = job
-        self._texts = texts
-        self._created = created
-        self._fingerprint = fingerprint
+        super().__init__(job, texts, created=created, fingerprint=fingerprint)
         self._scores: dict[int, CompletionScores] = {}
         self._prompt_logprobs: dict[int, list[TokenLogprobs | None]] = {}
         self._waiting: dict[int, list[Delta]] = {}
-        self._begun: set[int] = set()
         self._scores_prompt = job.is_echo and job.num_logprobs is not None
         self._is_plain = job.num_logprobs is None and not job.returns_token_ids and not job.is_echo
-        head = {"id": job.job_id, "object": "text_completion", "created": created, "model": job.model,
-                "system_fingerprint": fingerprint}  # fmt: skip
-        self._head = b"data: " + _encode(head)[:-1] + b',"choices":['
 
     def chunk(self, prompt_idx: int, delta: Delta) -> bytes:
         """Show a delta as events; nothing when it has nothing to show."""
@@ -173,12 +149,6 @@ class CompletionForm:
         waited = self._waiting.pop(prompt_idx, ())
         return b"".join(self._full_chunk(prompt_idx, news) for news in (*waited, delta))
 
-    def end(self, usage: Usage) -> bytes:
-        """Show the end of the stream."""
-        if not self._job.includes_usage:
-            return DONE
-        return self._head + b'],"usage":' + _encode(usage) + b"}\n\n" + DONE
-
     def whole(self, drawn: Sequence[Sequence[Collected]], usage: Usage) -> bytes:
         """Show all answers as one object.
 
@@ -191,7 +161,7 @@ class CompletionForm:
             self._prompt_logprobs[prompt_idx] = next((a.prompt_logprobs for a in answers if a.prompt_logprobs), [])
             for answer in best_answers(answers, self._job.num_choices):
                 choices.append(self._choice(len(choices), prompt_idx, answer))
-        return _encode(
+        return encode(
             Completion(
                 id=self._job.job_id,
                 created=self._created,
@@ -225,9 +195,9 @@ class CompletionForm:
                 return b""
             end = b',"logprobs":null,"finish_reason":null}]}\n\n'
         else:
-            reason, stop = delta.finish_reason.encode(), _encode(delta.stop_reason)
+            reason, stop = delta.finish_reason.encode(), encode(delta.stop_reason)
             end = b',"logprobs":null,"finish_reason":"%b","stop_reason":%b}]}\n\n' % (reason, stop)
-        return self._head + b'{"index":%d,"text":' % index + _encode(delta.text) + end
+        return self._head + b'{"index":%d,"text":' % index + encode(delta.text) + end
 
     def _full_chunk(self, prompt_idx: int, delta: Delta) -> bytes:
         job = self._job
@@ -246,7 +216,7 @@ class CompletionForm:
             if is_first:
                 choice["prompt_token_ids"] = job.prompts[prompt_idx].ids
         self._begun.add(index)
-        return self._head + _encode(choice) + b"]}\n\n"
+        return self._event(choice)
 
     def _logprobs(self, index: int, prompt_idx: int, entries: Sequence[TokenLogprobs]) -> CompletionLogprobs | None:
         """Show scores of an answer's next tokens, preceded by its echoed prompt's the first time."""

@@ -85,12 +85,21 @@ class ShuttingDownError(CapacityError):
 
 
 class AnswerFailedError(TriviumError):
-    """The engine ended the answer with an error."""
+    """The engine ended the answer with an error; code and status are those of the error, where it named one."""
 
-    def __init__(self, message: str, *, code: str | None) -> None:
+    code = "engine_error"
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
         super().__init__(message)
-        self.code = code or "engine_error"
-        self.http_status = _STATUS_OF_CODE.get(self.code, 500)
+        if code is not None:
+            self.code = code
+            self.http_status = _STATUS_OF_CODE.get(code, self.http_status)
+
+
+class AnswerAbortedError(AnswerFailedError):
+    """The engine ended the answer early though its client is still there."""
+
+    code = "aborted"
 
 
 class ClientGoneError(Exception):
@@ -103,7 +112,7 @@ def _tree(root: type[TriviumError]) -> Iterator[type[TriviumError]]:
         yield from _tree(child)
 
 
-_STATUS_OF_CODE = {kind.code: kind.http_status for kind in _tree(TriviumError)} | {"deadline_exceeded": 504}
+_STATUS_OF_CODE = {kind.code: kind.http_status for kind in _tree(TriviumError)}
 
 
 def error_status(error: BaseException) -> int:

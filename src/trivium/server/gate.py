@@ -19,6 +19,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trivium.base.errors import TriviumError
+from trivium.base.log import about_request
 from trivium.server.errors import ClientGoneError, error_body, error_headers, error_status
 from trivium.server.service import Service
 
@@ -30,6 +31,10 @@ POLLED_ROUTES = frozenset({"/health", "/live", "/ready", "/metrics"})
 
 CLIENT_GONE_STATUS = 499
 """Logged (never sent) when the client closed the connection first."""
+_ACCESS_LINE = (
+    "%(method)s %(route)s %(status)s caller=%(caller)s answer=%(answer_id)s prompt=%(prompt_tokens)s "
+    "completion=%(completion_tokens)s cached=%(cached_tokens)s ttft_ms=%(ttft_ms)s ms=%(ms)s error=%(error)s"
+)
 _SAFE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _KEY = "trivium.visit"
 
@@ -43,6 +48,8 @@ class Visit:
     route: str
     began_s: float
     caller: str | None = None
+    answer_id: str | None = None
+    """`id` of the answer, which is also what the engine calls the request."""
     status: int = 0
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -50,6 +57,23 @@ class Visit:
     first_token_s: float | None = None
     error_code: str | None = None
     """Code of an error, also of one that ended a stream after its status was sent."""
+
+    def fields(self, seconds: float) -> dict[str, str | int | float | None]:
+        """What the access log has of an exchange that took this long; `None` where something does not apply."""
+        return {
+            "request_id": self.request_id,
+            "method": self.method,
+            "route": self.route,
+            "status": self.status,
+            "caller": self.caller,
+            "answer_id": self.answer_id,
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "cached_tokens": self.cached_tokens,
+            "ttft_ms": None if self.first_token_s is None else round(self.first_token_s * 1000, 1),
+            "ms": round(seconds * 1000, 1),
+            "error": self.error_code,
+        }
 
 
 def visit_of(scope: Scope) -> Visit:
@@ -89,13 +113,17 @@ class Gate:
             await send(message)
 
         self._service.telemetry.request_began()
+        with about_request(visit.request_id):
+            await self._let_through(scope, receive, send_stamped, visit)
+
+    async def _let_through(self, scope: Scope, receive: Receive, send: Send, visit: Visit) -> None:
         try:
             visit.caller = self._service.doorkeeper.identify(scope["path"], scope["headers"])
-            await self._app(scope, receive, send_stamped)
+            await self._app(scope, receive, send)
         except ClientGoneError:
             visit.status, visit.error_code = CLIENT_GONE_STATUS, "client_gone"
         except Exception as error:
-            await self._answer_error(error, visit, send_stamped)
+            await self._answer_error(error, visit, send)
         finally:
             self._record(visit)
 
@@ -114,21 +142,10 @@ class Gate:
     def _record(self, visit: Visit) -> None:
         seconds = self._service.clock.now_s() - visit.began_s
         self._service.telemetry.request_ended(visit.route, visit.status, seconds)
-        access_logger.log(
-            logging.DEBUG if visit.route in POLLED_ROUTES else logging.INFO,
-            "%s %s %s %d caller=%s prompt=%s completion=%s cached=%s ttft_ms=%s ms=%.1f error=%s",
-            visit.request_id,
-            visit.method,
-            visit.route,
-            visit.status,
-            visit.caller or "-",
-            _shown(visit.prompt_tokens),
-            _shown(visit.completion_tokens),
-            _shown(visit.cached_tokens),
-            "-" if visit.first_token_s is None else f"{visit.first_token_s * 1000:.1f}",
-            seconds * 1000,
-            visit.error_code or "-",
-        )
+        level = logging.DEBUG if visit.route in POLLED_ROUTES else logging.INFO
+        if access_logger.isEnabledFor(level):
+            fields = visit.fields(seconds)
+            access_logger.log(level, _ACCESS_LINE, {k: _shown(v) for k, v in fields.items()}, extra=fields)
 
 
 def log_error(error: Exception, visit: Visit) -> None:
@@ -137,7 +154,8 @@ def log_error(error: Exception, visit: Visit) -> None:
     if error_status(error) != HTTPStatus.INTERNAL_SERVER_ERROR:
         return
     frames = "\n".join(f"  {f.filename}:{f.lineno} {f.name}" for f in traceback.extract_tb(error.__traceback__))
-    logger.error("%s %s failed with %s at\n%s", visit.request_id, visit.route, type(error).__name__, frames)
+    extra = {"request_id": visit.request_id}
+    logger.error("%s failed with %s at\n%s", visit.route, type(error).__name__, frames, extra=extra)
 
 
 async def send_json(
@@ -158,5 +176,5 @@ def _request_id(scope: Scope) -> str:
     return uuid.uuid4().hex
 
 
-def _shown(count: int | None) -> str:
-    return "-" if count is None else str(count)
+def _shown(value: str | float | None) -> str:
+    return "-" if value is None else str(value)

@@ -18,7 +18,7 @@ from trivium.base.errors import EngineDeadError
 from trivium.base.ids import FinishReason
 from trivium.engine.messages import Delta
 from trivium.sampling.batch import TokenLogprobs
-from trivium.server.errors import AnswerFailedError
+from trivium.server.errors import AnswerAbortedError, AnswerFailedError
 from trivium.server.job import Job
 from trivium.server.ports import EnginePort
 from trivium.server.shapes import PromptTokensDetails, Usage
@@ -39,7 +39,7 @@ async def run_job(engine: EnginePort, job: Job) -> AsyncGenerator[tuple[int, Del
             if delta.finish_reason == FinishReason.ERROR or delta.error is not None:
                 raise AnswerFailedError(delta.error or "the engine ended the answer", code=delta.error_code)
             if delta.finish_reason == FinishReason.ABORT:
-                raise AnswerFailedError("the engine ended the answer early", code="aborted")
+                raise AnswerAbortedError("the engine ended the answer early")
             yield prompt_idx, delta
 
 

@@ -68,7 +68,7 @@ class GenerationRoute:
         service.check_ready()
         body = await read_json_object(scope, receive, max_bytes=service.options.max_body_bytes)
         job = await self._parse(service, body)
-        visit.prompt_tokens = job.prompt_tokens
+        visit.answer_id, visit.prompt_tokens = job.job_id, job.prompt_tokens
         form = self._make_form(job, service.texts, created=int(time.time()), fingerprint=service.fingerprint)
         run = _Run(service, job, form, visit)
         if job.is_stream:

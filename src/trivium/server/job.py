@@ -67,11 +67,6 @@ class Job:
         return self.job_id if len(self.prompts) == 1 else f"{self.job_id}-{prompt_idx}"
 
 
-def new_job_id(prefix: str) -> str:
-    """Return an id that no other request has."""
-    return f"{prefix}-{uuid.uuid4().hex}"
-
-
 def sampling_params(
     values: Mapping[str, Any], *, defaults: Mapping[str, Any], vocab_size: int, **derived: Any
 ) -> SamplingParams:
@@ -90,6 +85,45 @@ def sampling_params(
     params = SamplingParams(**{**defaults, **given, **derived})
     params.validate(vocab_size=vocab_size)
     return params
+
+
+def new_job(
+    prefix: str,
+    values: Mapping[str, Any],
+    params: SamplingParams,
+    *,
+    model: str,
+    prompts: Sequence[Prompt],
+    num_logprobs: int | None,
+    is_echo: bool = False,
+) -> Job:
+    """Put a job together, with an id that no other request has.
+
+    Args:
+        prefix: How the id begins.
+        values: Honoured fields that were given.
+        params: The sampler's record before it was fitted to a prompt.
+        model: Name that the client used.
+        prompts: At least one.
+        num_logprobs: Alternatives to report per token of the answer.
+        is_echo: Whether answers begin with their prompt.
+    """
+    return Job(
+        job_id=f"{prefix}-{uuid.uuid4().hex}",
+        model=model,
+        prompts=prompts,
+        num_choices=params.n,
+        num_draws=params.num_draws,
+        is_stream=values.get("stream", False),
+        includes_usage=values.get("stream_options", False),
+        is_echo=is_echo,
+        num_logprobs=num_logprobs,
+        num_prompt_logprobs=values.get("prompt_logprobs"),
+        returns_token_ids=values.get("return_token_ids", False),
+        skip_special_tokens=params.skip_special_tokens,
+        cache_salt=values.get("cache_salt", ""),
+        timeout_s=values.get("timeout_s"),
+    )
 
 
 def check_answers(num_prompts: int, params: SamplingParams) -> None:
@@ -144,19 +178,26 @@ def fit_to_context(
     room = context_len - prompt_len
     least = 1 if asked is None else asked
     if least > room:
-        wanted = f" and {asked} tokens were asked for" if asked else " and the answer needs at least 1"
-        counts = f"the prompt has {prompt_len} tokens{wanted if asked != 0 else ''}"
         raise PromptTooLongError(
-            # LiteLLM looks for "maximum context length" in this text, LangChain for "prompt is too long".
-            f"This model's maximum context length is {context_len} tokens and the prompt is too long for it: "
-            f"{counts}. Please shorten the prompt or ask for fewer tokens.",
-            param=param if room < 1 else "max_tokens",
+            _too_long(prompt_len, asked, context_len=context_len), param=param if room < 1 else "max_tokens"
         )
     if asked is not None:
         return params
     if default is None:
         return replace(params, max_tokens=room)
     return replace(params, max_tokens=min(max(default, params.min_tokens), room))
+
+
+def _too_long(prompt_len: int, asked: int | None, *, context_len: int) -> str:
+    """Say what does not fit; LiteLLM looks for "maximum context length" in it, LangChain for "prompt is too long"."""
+    limit = f"This model's maximum context length is {context_len} tokens"
+    if prompt_len > context_len or not asked:
+        wanted = "" if asked == 0 or prompt_len > context_len else " and the answer needs at least 1"
+        return f"{limit}; the prompt is too long: it has {prompt_len} tokens{wanted}. Please shorten the prompt."
+    return (
+        f"{limit}; the prompt is too long for the answer that was asked for: {prompt_len} tokens of prompt and "
+        f"{asked} of answer are {prompt_len + asked} together. Please shorten the prompt or ask for fewer tokens."
+    )
 
 
 def check_prompt_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:

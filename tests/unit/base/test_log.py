@@ -6,6 +6,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,6 +50,15 @@ def test_json_is_one_object_a_line_with_request_and_error() -> None:
     assert entry["message"] == "broken"
     assert entry["request_id"] == "req-2"
     assert "ValueError" in entry["error"]
+
+
+def test_further_fields_are_keys_of_the_json_form_and_replace_none_of_its_own() -> None:
+    logger, stream = lines_of(form="json")
+    logger.info("done", extra={"status": 200, "ms": None, "level": "loud", "where": Path("x")})
+    entry = json.loads(stream.getvalue())
+    assert (entry["status"], entry["ms"], entry["where"]) == (200, None, "x")
+    assert (entry["level"], entry["message"]) == ("info", "done")
+    assert set(entry) == {"time", "level", "logger", "message", "status", "ms", "where"}
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

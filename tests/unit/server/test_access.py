@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from starlette.routing import Route
 from support.fake_engine import FakeEngine, JoiningTemplate
 from support.server_site import MakeSite, Site
 from trivium.base.errors import ConfigError
+from trivium.base.log import ROOT, JsonLines, PlainLines
 from trivium.server.auth import OPEN_PATHS, KeyRing
 
 KEY = "s3cret-key-0123456789"
@@ -94,10 +97,10 @@ async def test_admin_routes_are_off_without_an_admin_key(make_site: MakeSite) ->
 
 async def test_keys_come_from_a_file_too(make_site: MakeSite, tmp_path: Path) -> None:
     file = tmp_path / "keys"
-    file.write_text(f"# team\n\nalice={KEY}\nother\n")
+    file.write_text(f"# team\n\nalice={KEY}\nother-key\n")
     site = make_site(api_key_file=file)
     assert (await site.client.get("/v1/models")).status_code == 401
-    for key in (KEY, "other"):
+    for key in (KEY, "other-key"):
         assert (await site.client.get("/v1/models", headers=bearer(key))).status_code == 200
 
 
@@ -116,10 +119,23 @@ def test_keys_that_no_header_can_carry_or_two_readings_fit_are_refused(entry: st
     assert "c2V" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("entries", "names"),
+    [(["alice=short12"], ["'alice'"]), (["short12"], ["'key0'"]), ([f"alice={KEY}", f"bob={KEY}"], ["'alice'", "'bob'"]),
+     ([KEY, KEY], ["'key0'", "'key1'"])],
+)  # fmt: skip
+def test_short_keys_and_keys_under_two_names_are_refused_by_name(entries: list[str], names: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        KeyRing(entries)
+    assert all(name in str(caught.value) for name in names)
+    assert KEY not in str(caught.value)
+    assert "short12" not in str(caught.value)
+
+
 def test_a_key_may_hold_equal_signs_when_it_is_named() -> None:
-    ring = KeyRing(["alice=c2VjcmV0==", "bare"])
+    ring = KeyRing(["alice=c2VjcmV0==", "bare-key"])
     assert ring.name_of(b"c2VjcmV0==") == "alice"
-    assert ring.name_of(b"bare") == "key1"
+    assert ring.name_of(b"bare-key") == "key1"
     assert ring.name_of(b"c2VjcmV0") is None
     assert ring.name_of(b"=") is None
 
@@ -187,10 +203,50 @@ async def test_the_access_log_has_one_line_with_counts_and_times(site: Site, cap
     await site.client.post(
         "/v1/completions", json={"model": "tiny", "prompt": "abc", "max_tokens": 4}, headers={"x-request-id": "r-7"}
     )
-    lines = [record.getMessage() for record in caplog.records if record.name == "trivium.access"]
-    assert len(lines) == 1
-    assert lines[0].startswith("r-7 POST /v1/completions 200 caller=- prompt=3 completion=4 cached=0 ttft_ms=")
-    assert lines[0].endswith("error=-")
+    [record] = [record for record in caplog.records if record.name == "trivium.access"]
+    line = PlainLines().format(record)
+    assert " INFO access [r-7] POST /v1/completions 200 caller=- answer=cmpl-" in line
+    assert " prompt=3 completion=4 cached=0 ttft_ms=" in line
+    assert line.endswith(" error=-")
+    assert "\n" not in line
+
+
+async def test_the_access_record_has_a_field_for_everything_in_its_line(locked: Site, caplog: Any) -> None:
+    caplog.set_level(logging.INFO, logger="trivium.access")
+    headers = {"x-request-id": "r-8", **bearer(KEY)}
+    body = {"model": "tiny", "prompt": "abc", "max_tokens": 4}
+    answer = await locked.client.post("/v1/completions", json=body, headers=headers)
+    await locked.client.post("/v1/completions", json={**body, "n": 0}, headers=headers)
+    whole, refused = [json.loads(JsonLines().format(r)) for r in caplog.records if r.name == "trivium.access"]
+    assert isinstance(whole.pop("ms"), float)
+    assert isinstance(whole.pop("ttft_ms"), float)
+    assert {name: whole[name] for name in list(whole)[4:]} == {
+        "request_id": "r-8", "method": "POST", "route": "/v1/completions", "status": 200, "caller": "alice",
+        "answer_id": answer.json()["id"], "prompt_tokens": 3, "completion_tokens": 4, "cached_tokens": 0, "error": None,
+    }  # fmt: skip
+    assert (refused["request_id"], refused["status"], refused["error"]) == ("r-8", 400, "invalid_value")
+    assert refused["completion_tokens"] is refused["ttft_ms"] is None
+
+
+async def test_whatever_is_logged_about_a_request_has_its_id(make_site: MakeSite) -> None:
+    def fail(*_: Any) -> list[int]:
+        logging.getLogger("trivium.tokens").warning("odd")
+        raise ValueError
+
+    site, said = make_site(FakeEngine(fail)), io.StringIO()
+    logger = logging.getLogger(ROOT)
+    collecting = logging.StreamHandler(said)
+    collecting.setFormatter(JsonLines())
+    logger.addHandler(collecting)
+    try:
+        for is_stream in (False, True):
+            body = {"model": "tiny", "prompt": "abc", "stream": is_stream}
+            await site.client.post("/v1/completions", json=body, headers={"x-request-id": "r-9"})
+    finally:
+        logger.removeHandler(collecting)
+    entries = [json.loads(line) for line in said.getvalue().splitlines()]
+    assert {entry["logger"] for entry in entries} >= {"trivium.tokens", "trivium.server.gate"}
+    assert {entry.get("request_id") for entry in entries} == {"r-9"}
 
 
 async def test_the_access_log_names_the_key_and_not_the_path(locked: Site, caplog: Any) -> None:

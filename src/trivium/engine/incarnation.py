@@ -1,0 +1,79 @@
+"""One engine process and the sockets to it; a new process is a new `Incarnation` with a folder of its own.
+
+Knows how to start, speak to and end a process; when that is due is decided in `client`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+
+import zmq
+import zmq.asyncio
+
+from trivium.engine.messages import ToEngine
+from trivium.engine.wire import Sockets, encode
+
+
+class Incarnation:
+    """A running engine process, its inbox and its outbox."""
+
+    def __init__(self, command: Sequence[str], payload: bytes, epoch: int) -> None:
+        """Start the process.
+
+        Args:
+            command: Program and arguments; socket folder, epoch and our process id are appended.
+            payload: Written to its standard input.
+            epoch: Number of this incarnation; every message of the process carries it.
+        """
+        self.epoch = epoch
+        self.began_s = time.monotonic()
+        self._sockets = Sockets()
+        self._context = zmq.asyncio.Context()
+        self._inbox = self._context.socket(zmq.PULL)
+        self._inbox.set_hwm(0)
+        self._inbox.bind(self._sockets.outbox)
+        self._plain: zmq.Context[zmq.Socket[bytes]] = zmq.Context.shadow(self._context.underlying)
+        self._outbox = self._plain.socket(zmq.PUSH)
+        self._outbox.set_hwm(0)
+        self._outbox.setsockopt(zmq.LINGER, 0)
+        self._outbox.connect(self._sockets.inbox)
+        arguments = [str(self._sockets.folder), str(epoch), str(os.getpid())]
+        self._process = subprocess.Popen(  # noqa: S603  (our own module, our own arguments)
+            [*command, *arguments], stdin=subprocess.PIPE, start_new_session=True
+        )
+        if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.write(payload)
+                self._process.stdin.close()
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code, negative for a signal; `None` while the process lives."""
+        return self._process.poll()
+
+    async def receive(self) -> bytes:
+        """Wait for the next message of the process."""
+        return await self._inbox.recv()
+
+    def send(self, message: ToEngine) -> None:
+        """Hand a message to ZeroMQ; never blocks."""
+        self._outbox.send(encode(message), zmq.NOBLOCK)
+
+    def close(self) -> None:
+        """Kill the process if it lives, and remove the sockets."""
+        if self.exit_code is None:
+            self._process.kill()
+            self._process.wait()
+        self._inbox.close(linger=0)
+        self._outbox.close(linger=0)
+        self._context.term()
+        self._sockets.close()
