@@ -45,6 +45,8 @@ def test_offline_counts_what_it_ran(trivium: Run) -> None:
     assert figures["prompt_tokens"] > 4 * 6
     assert figures["output_tokens_per_s"] == pytest.approx(20 / figures["seconds"])
     assert figures["engine"]["executor"] == "reference"
+    assert figures["load_seconds"] > 0
+    assert "load_seconds" not in figures["engine"]
 
 
 def test_offline_takes_every_workload(trivium: Run, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from support.tiny_server import CONTEXT, TinyServer, tiny_server
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[TinyServer]:
-    with tiny_server("--admin-key", "root=admin") as server:
+    with tiny_server("--admin-key", "root=admin-key") as server:
         yield server
 
 
@@ -165,7 +165,7 @@ def test_a13_what_does_not_fit_is_refused_with_the_numbers(server: TinyServer, i
 def test_a14_penalties_do_not_depend_on_the_cache(server: TinyServer) -> None:
     fields: dict[str, Any] = {"prompt": "say it again and again", "repetition_penalty": 1.3, "max_tokens": 24}
     first, warm = server.text(**fields), server.text(**fields)
-    flushed = server.client.post("/v1/cache/flush", headers={"authorization": "Bearer admin"})
+    flushed = server.client.post("/v1/cache/flush", headers={"authorization": "Bearer admin-key"})
     assert (flushed.status_code, flushed.json()) == (200, {"flushed": True})
     assert first == warm == server.text(**fields)
     assert server.complete(**fields).json()["usage"]["prompt_tokens_details"]["cached_tokens"] > 0

@@ -19,6 +19,7 @@ from trivium.bench.report import Figures, summarize
 from trivium.bench.workload import BenchRequest, make_workload
 
 DEFAULT_CONCURRENCY = 16
+_KEY_HINT = {401: "; give a key with --bench-api-key", 403: "; give another key with --bench-api-key"}
 Advance = Callable[[int, int], None]
 """Told (done, total) after every request or conversation."""
 
@@ -87,13 +88,16 @@ def _levels(load: ServeOptions) -> tuple[int | None, ...]:
 
 
 async def _first_model(client: httpx.AsyncClient) -> str:
+    address = f"{str(client.base_url).rstrip('/')}/v1/models"
     try:
         response = await client.get("/v1/models")
         if response.status_code != httpx.codes.OK:
-            raise ServerFailedError(f"{client.base_url}v1/models answers HTTP {response.status_code}")
+            raise ServerFailedError(
+                f"{address} answers HTTP {response.status_code}{_KEY_HINT.get(response.status_code, '')}"
+            )
         return str(response.json()["data"][0]["id"])
     except (httpx.HTTPError, LookupError, TypeError, ValueError) as error:
-        raise ServerFailedError(f"{client.base_url} does not list a model at /v1/models: {error!r}") from error
+        raise ServerFailedError(f"{address} does not list a model: {error!r}") from error
 
 
 class _Session:

@@ -11,11 +11,12 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from trivium.base.errors import RequestError
-from trivium.cli.flags import ConfigFile, ModelName, flags_of, given_params, settle, without
+from trivium.base.errors import ConfigError, RequestError
+from trivium.cli.flags import ConfigFile, GivenFlags, ModelName, flags_of, given_params, settle, without
 from trivium.cli.generate import chat_ids, open_llm, params_of
 from trivium.cli.terminal import fail, note, write
-from trivium.config.options import EngineOptions
+from trivium.config.options import EngineOptions, LogOptions
+from trivium.config.record import options_of
 from trivium.config.resolve import Settings
 from trivium.config.sampling import SamplingParams
 
@@ -26,7 +27,11 @@ Answer = Callable[[list[Message]], Iterator[str]]
 HELP = "/reset forgets the conversation, /exit (or end of input) leaves, Ctrl-C stops an answer"
 
 
-@flags_of(SamplingParams, EngineOptions, without=("model",))
+UNANSWERABLE = ("n", "best_of", "logprobs", "prompt_logprobs", "prompt_logprob_start", "logprobs_mode")
+"""Parameters of which a conversation in a terminal could show nothing."""
+
+
+@flags_of(SamplingParams, EngineOptions, without=("model",), hidden=UNANSWERABLE)
 def chat(
     model: ModelName = None,
     /,
@@ -44,10 +49,29 @@ def chat(
         ServerAnswerError: The server behind `--url` cannot be reached or refuses.
     """
     params = given_params(flags)
+    _refuse_idle_flags(flags, url, key)
     settings = settle((EngineOptions,), without(SamplingParams, flags), config=config, model=model)
     with _partner(settings, params, model, url, key) as answer:
         Conversation(answer, system).run()
     return 0
+
+
+def _refuse_idle_flags(flags: GivenFlags, url: str | None, key: str | None) -> None:
+    """Refuse flags that would change nothing.
+
+    Raises:
+        ConfigError: A parameter that `chat` shows nothing of, an engine's flag with `--url`, or a key without it.
+    """
+    refused = [option.flag for option in options_of(SamplingParams) if option.name in flags.keys() & set(UNANSWERABLE)]
+    if refused:
+        raise ConfigError(f"chat shows one answer as text and does not take {', '.join(refused)}; generate does")
+    if url is None and key is not None:
+        raise ConfigError("--key is sent to a server; give its address with --url")
+    engine_flags = without(SamplingParams, flags).keys()
+    told = {option.name for option in options_of(LogOptions)}
+    idle = [option.flag for option in options_of(EngineOptions) if option.name in engine_flags - told]
+    if url is not None and idle:
+        raise ConfigError(f"{', '.join(idle)}: for a model in this process; the server at --url has options of its own")
 
 
 def _partner(
@@ -63,7 +87,7 @@ def _partner(
 @contextlib.contextmanager
 def _local_answers(settings: Settings, given: dict[str, Any]) -> Iterator[Answer]:
     with open_llm(settings) as llm:
-        params = params_of(llm, {"n": 1, **given})
+        params = params_of(llm, given)
 
         def answer(messages: list[Message]) -> Iterator[str]:
             for news in llm.stream(chat_ids(llm, messages), params):

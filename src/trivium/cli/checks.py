@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,6 @@ from typing import Literal, NamedTuple
 from trivium.base import env
 from trivium.base.errors import ConfigError
 from trivium.config.options import ModelOptions, ServerOptions
-from trivium.config.resolve import resolve
 from trivium.config.sizes import format_bytes
 
 _MIN_PYTHON = (3, 11)
@@ -41,6 +41,10 @@ class Situation:
 
     model: ModelOptions
     server: ServerOptions
+    problems: tuple[str, ...] = ()
+    """Settings that were given and cannot be used; the options above have defaults in their place."""
+    unknown_variables: tuple[str, ...] = ()
+    """`TRIVIUM_*` variables that mean nothing."""
 
 
 def python(_: Situation) -> Finding:
@@ -117,9 +121,14 @@ def cache(situation: Situation) -> Finding:
     from trivium.weights.store import cache_directory  # noqa: PLC0415  (start-up time)
 
     wanted = cache_directory(situation.model.cache_dir)
-    standing = next(path for path in (wanted, *wanted.parents) if path.exists())
-    if not standing.is_dir() or not os.access(standing, os.W_OK | os.X_OK):
-        return Finding("fail", f"{wanted} cannot be written", "choose another with --cache-dir or TRIVIUM_CACHE_DIR")
+    remedy = "choose another with --cache-dir or TRIVIUM_CACHE_DIR"
+    try:
+        standing = next(path for path in (wanted, *wanted.parents) if path.exists())
+        # Trying is the only sure way: permissions say nothing of read-only disks, and nothing to root.
+        with tempfile.TemporaryDirectory(dir=standing):
+            pass
+    except OSError as error:
+        return Finding("fail", f"{wanted} cannot be written: {error.strerror or error}", remedy)
     free = shutil.disk_usage(standing).free
     detail = f"{wanted}, {format_bytes(free)} free"
     if free < _LITTLE_DISK:
@@ -130,15 +139,20 @@ def cache(situation: Situation) -> Finding:
 def model(situation: Situation) -> Finding:
     """The model that would be served is here."""
     from trivium.weights.catalog import CATALOG  # noqa: PLC0415  (start-up time)
-    from trivium.weights.store import cache_directory, is_cached  # noqa: PLC0415
+    from trivium.weights.store import cache_directory, is_cached, model_file  # noqa: PLC0415
+    from trivium.weights.verify import is_as_pinned  # noqa: PLC0415
 
     name = situation.model.model
     if Path(name).expanduser().exists():
         return Finding("ok", f"{name} is a local file or directory")
     if name not in CATALOG:
         return Finding("warn", f"{name} is not in the catalog; it would be asked of the hub")
-    if is_cached(cache_directory(situation.model.cache_dir), CATALOG[name]):
-        return Finding("ok", f"{name} is cached")
+    cache = cache_directory(situation.model.cache_dir)
+    if is_cached(cache, CATALOG[name]):
+        if not is_as_pinned(CATALOG[name], model_file(cache, CATALOG[name])):
+            detail = f"{name} is damaged: its file has not the checksum that the catalog pins"
+            return Finding("fail", detail, f"trivium rm {name} && trivium pull {name}")
+        return Finding("ok", f"{name} is cached, its checksum is right")
     return Finding("warn", f"{name} is not cached; the first start downloads it", f"trivium pull {name}")
 
 
@@ -149,7 +163,7 @@ def port(situation: Situation) -> Finding:
     try:
         bind_socket(situation.server).close()
     except ConfigError as error:
-        return Finding("warn", str(error), "choose another with --port, or stop what listens there")
+        return Finding("fail", str(error), "choose another --port or --host, or stop what listens there")
     return Finding("ok", f"{situation.server.host}:{situation.server.port} is free")
 
 
@@ -176,21 +190,38 @@ def registry(situation: Situation) -> Finding:
     return Finding("ok", "pip reaches its registry")
 
 
-def variables(_: Situation) -> Finding:
-    """The environment says nothing that is wrong or not understood."""
+def options(situation: Situation) -> Finding:
+    """Flags, file and environment say nothing that is wrong or not understood."""
+    problems = [*situation.problems, *_bad_variables(), *_bad_keys(situation.server)]
+    unknown = [f"not understood: {variable}" for variable in situation.unknown_variables]
+    if problems or unknown:
+        return Finding("fail" if problems else "warn", "; ".join([*problems, *unknown]), "correct or unset it")
+    return Finding("ok", "flags, configuration file and TRIVIUM_* variables are understood")
+
+
+def _bad_variables() -> list[str]:
+    problems: list[str] = []
+    for variable in env.VARIABLES:
+        try:
+            variable.read()
+        except ConfigError as error:
+            problems.append(str(error))
+    return problems
+
+
+def _bad_keys(server: ServerOptions) -> list[str]:
+    from trivium.server.auth import Doorkeeper  # noqa: PLC0415  (start-up time)
+
     try:
-        env.check_all()
-        unknown = resolve().unknown_variables
+        Doorkeeper(server)
     except ConfigError as error:
-        return Finding("fail", str(error), "correct or unset it")
-    if unknown:
-        return Finding("warn", f"not understood: {', '.join(unknown)}", "correct or unset them")
-    return Finding("ok", "TRIVIUM_* variables are understood")
+        return [str(error)]
+    return []
 
 
 CHECKS: Mapping[str, Callable[[Situation], Finding]] = {
     check.__name__: check
-    for check in (python, packages, kernels, compiler, cores, memory, cache, model, port, registry, variables)
+    for check in (python, packages, kernels, compiler, cores, memory, cache, model, port, registry, options)
 }
 """Every check by its name, in the order of the report."""
 

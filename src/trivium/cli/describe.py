@@ -142,22 +142,19 @@ def _rope(rope: RopeConfig | None) -> dict[str, Any]:
 
 
 def _formats(checkpoint: Checkpoint) -> list[dict[str, Any]]:
-    """Sum tensors by format, largest first."""
-    counts: Counter[str] = Counter()
-    sizes: Counter[str] = Counter()
-    for tensor in checkpoint.tensors.values():
-        counts[tensor.format] += 1
-        sizes[tensor.format] += tensor.num_bytes
-    whole = sum(sizes.values()) or 1
+    """Tensors by format, the largest share of bytes first."""
+    from trivium.weights.verify import summarize  # noqa: PLC0415  (start-up time)
+
+    summary = summarize(checkpoint)
     return [
         {
             "format": name,
-            "tensors": counts[name],
-            "bytes": size,
-            "size": format_bytes(size),
-            "share": f"{size / whole:.1%}",
+            "tensors": share.num_tensors,
+            "bytes": share.num_bytes,
+            "size": format_bytes(share.num_bytes),
+            "share": f"{share.num_bytes / max(1, summary.num_bytes):.1%}",
         }
-        for name, size in sizes.most_common()
+        for name, share in summary.formats.items()
     ]
 
 

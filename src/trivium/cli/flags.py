@@ -37,12 +37,19 @@ ConfigFile = Annotated[
 ]
 
 
-def flags_of(*records: type, without: Collection[str] = ()) -> Callable[[F], F]:
+def flags_of(
+    *records: type,
+    without: Collection[str] = (),
+    only: Collection[str] | None = None,
+    hidden: Collection[str] = (),
+) -> Callable[[F], F]:
     """Give a command, which takes `**flags`, a flag for every option of the records.
 
     Args:
         records: In the order of the help text; where two have an option of one name, the first one's is taken.
         without: Options that get no flag, such as those that the command takes as an argument.
+        only: The options that get a flag; all when `None`.
+        hidden: Options whose flag is left out of the help, as the command refuses it.
     """
 
     def give(command: F) -> F:
@@ -52,10 +59,10 @@ def flags_of(*records: type, without: Collection[str] = ()) -> Callable[[F], F]:
         made: list[inspect.Parameter] = []
         groups: dict[type, Group] = {}  # one heading per record, in their order
         for option in (option for record in records for option in options_of(record)):
-            if option.name not in taken:
+            if option.name not in taken and (only is None or option.name in only):
                 taken.add(option.name)
                 group = groups.setdefault(option.record, Group(_heading(option.record), sort_key=100 + len(groups)))
-                made.append(_parameter(option, group))
+                made.append(_parameter(option, group, is_shown=option.name not in hidden))
         parameters = [*own, *made]
         command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": int}
@@ -104,13 +111,14 @@ def without(record: type, flags: GivenFlags) -> dict[str, Any]:
     return {name: value for name, value in flags.items() if name not in names}
 
 
-def _parameter(option: Option, group: Group) -> inspect.Parameter:
+def _parameter(option: Option, group: Group, *, is_shown: bool) -> inspect.Parameter:
     is_switch = option.kind is bool
     is_map = get_origin(option.kind) is Mapping
     details = Parameter(
         name=(option.flag, f"-{option.name}") if len(option.name) == 1 else option.flag,
-        help=option.meaning,
+        help=_meaning(option),
         group=group,
+        show=is_shown,
         converter=None if is_switch else _texts,
         negative=None if is_switch else "",
         show_default=_default_text(option),
@@ -134,6 +142,13 @@ class _AnyValue:
 
 
 _ANY_VALUE = _AnyValue()
+
+
+def _meaning(option: Option) -> str:
+    if not option.is_many:
+        return option.meaning
+    how = "Repeat the flag for several, or separate by commas." if option.is_split else "Repeat the flag for several."
+    return f"{option.meaning} {how}"
 
 
 def _heading(record: type) -> str:

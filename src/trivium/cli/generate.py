@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json as json_codec
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from trivium.base.errors import ConfigError, InvalidParameterError
+from trivium.base.errors import ConfigError
 from trivium.cli.flags import ConfigFile, ModelName, flags_of, given_params, settle, without
+from trivium.cli.orders import Order, read_orders
 from trivium.cli.terminal import fail, fetching, write, write_json
 from trivium.config.options import EngineOptions
 from trivium.config.sampling import SamplingParams
@@ -20,14 +20,8 @@ if TYPE_CHECKING:
     from trivium.api import LLM, RequestOutput
     from trivium.config.resolve import Settings
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """One prompt, and what is special about it."""
-
-    prompt: str | list[int] | None = None
-    messages: list[dict[str, Any]] | None = None
-    params: dict[str, Any]
+_IN_JSON_ONLY = ("logprobs", "prompt_logprobs", "prompt_logprob_start", "logprobs_mode")
+"""Parameters of what only the JSON form shows."""
 
 
 @flags_of(SamplingParams, EngineOptions, without=("model",))
@@ -60,16 +54,33 @@ def generate(
     """
     common = given_params(flags)
     settings = settle((EngineOptions,), without(SamplingParams, flags), config=config, model=model)
-    orders = _read_orders(prompt, common, is_json=jsonl, is_chat=chat)
-    if stream and (json or len(orders) > 1 or orders[0].params.get("n", 1) != 1):
-        raise ConfigError("--stream prints one answer to one prompt as text; leave it out for more")
+    orders = read_orders(prompt, common, is_json=jsonl, is_chat=chat)
+    _refuse_unprinted(orders, is_json=json, is_stream=stream)
     with open_llm(settings) as llm:
-        prompts = [_prompt_of(llm, order) for order in orders]
-        params = [params_of(llm, order.params) for order in orders]
+        prompts: list[str | list[int]] = []
+        params: list[SamplingParams] = []
+        for order in orders:
+            with order.blamed():
+                prompts.append(_prompt_of(llm, order))
+                params.append(params_of(llm, order.params))
         if stream:
             return _stream(llm, prompts[0], params[0])
         outputs = llm.generate(prompts, params, use_tqdm=sys.stderr.isatty() and len(prompts) > 1)
     return _print(outputs, is_json=json)
+
+
+def _refuse_unprinted(orders: Sequence[Order], *, is_json: bool, is_stream: bool) -> None:
+    """Refuse what would be computed and then not be shown.
+
+    Raises:
+        ConfigError: Logprobs without `--json`, or a stream of more than one answer.
+    """
+    if not is_json:
+        for name in _IN_JSON_ONLY:
+            if any(order.params.get(name) is not None for order in orders):
+                raise ConfigError(f"{name} is not shown in plain text; --{name.replace('_', '-')} needs --json")
+    if is_stream and (is_json or len(orders) > 1 or SamplingParams(**orders[0].params).num_draws != 1):
+        raise ConfigError("--stream prints one answer to one prompt as text; leave it out for more")
 
 
 def open_llm(settings: Settings) -> LLM:
@@ -100,47 +111,6 @@ def chat_ids(llm: LLM, messages: Sequence[dict[str, Any]]) -> list[int]:
     if template is None:
         raise ConfigError(f"{llm.frontend.name} has no chat template; give one with --chat-template")
     return llm.frontend.tokenizer.encode(template.render(list(messages)), add_special_tokens=False)
-
-
-def _read_orders(prompts: Sequence[str], common: dict[str, Any], *, is_json: bool, is_chat: bool) -> list[Order]:
-    if is_json:
-        if prompts:
-            raise ConfigError("--jsonl reads prompts from standard input; leave out --prompt")
-        lines = [(number, line) for number, line in enumerate(sys.stdin, start=1) if line.strip()]
-        orders = [_order_of_line(number, line, common) for number, line in lines]
-    elif prompts:
-        orders = [Order(prompt=text, params=common) for text in prompts]
-    elif sys.stdin.isatty():
-        raise ConfigError("there is no prompt; give --prompt, or text on standard input")
-    else:
-        orders = [Order(prompt=sys.stdin.read().removesuffix("\n"), params=common)]
-    if not orders:
-        raise ConfigError("standard input holds no prompt")
-    if is_chat:
-        return [
-            replace(order, prompt=None, messages=[{"role": "user", "content": order.prompt}])
-            if isinstance(order.prompt, str)
-            else order
-            for order in orders
-        ]
-    return orders
-
-
-def _order_of_line(number: int, line: str, common: dict[str, Any]) -> Order:
-    try:
-        entry = json_codec.loads(line)
-    except ValueError as error:
-        raise ConfigError(f"line {number} of standard input is not JSON: {error}") from error
-    if not isinstance(entry, dict) or ("prompt" in entry) == ("messages" in entry):
-        raise ConfigError(f"line {number} of standard input must be an object with either prompt or messages")
-    prompt, messages = entry.pop("prompt", None), entry.pop("messages", None)
-    if "logit_bias" in entry:
-        entry["logit_bias"] = {int(token): bias for token, bias in entry["logit_bias"].items()}
-    try:
-        own = asdict(SamplingParams(**entry))
-    except TypeError as error:
-        raise InvalidParameterError(f"line {number} of standard input: {error}") from error
-    return Order(prompt=prompt, messages=messages, params={**common, **{name: own[name] for name in entry}})
 
 
 def _prompt_of(llm: LLM, order: Order) -> str | list[int]:

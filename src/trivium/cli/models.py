@@ -40,12 +40,15 @@ def pull(name: str, /, *, config: ConfigFile = None, **flags: Any) -> int:
 
 
 def models(*, cache_dir: CacheDir = None, json: Json = False) -> int:
-    """List the catalog and what the cache holds."""
+    """List the catalog, what the cache holds, and what the hub's cache holds."""
     from trivium.weights.catalog import CATALOG  # noqa: PLC0415  (start-up time)
+    from trivium.weights.hub_cache import hub_directory, list_hub_models  # noqa: PLC0415
     from trivium.weights.store import cache_directory, list_cached  # noqa: PLC0415
 
     cache = cache_directory(_cache_dir(cache_dir))
-    cached = {model.name: model for model in list_cached(cache)}
+    hub = hub_directory()
+    from_hub = list_hub_models(hub)
+    cached = {model.name: model for model in (*list_cached(cache), *from_hub)}
     names = (*CATALOG, *(name for name in cached if name not in CATALOG))
     entries = [_entry(name, CATALOG.get(name), cached.get(name)) for name in names]
     if json:
@@ -54,16 +57,18 @@ def models(*, cache_dir: CacheDir = None, json: Json = False) -> int:
     rows = [(e.name, e.state, _size(e.download_bytes), _size(e.cached_bytes), e.summary or "-") for e in entries]
     write(table(("name", "state", "download", "on disk", "summary"), rows))
     note(f"cache: {cache}")
+    if from_hub:
+        note(f"hub's cache: {hub}")
     return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A model of the catalog, of the cache, or of both."""
+    """A model of the catalog, of a cache, or of both."""
 
     name: str
     state: str
-    """`cached`, `incomplete` (a download was interrupted) or `not here`."""
+    """`cached`, `incomplete` (a download was interrupted, or has no safetensors weights) or `not here`."""
     download_bytes: int
     cached_bytes: int
     licence: str | None
@@ -88,14 +93,17 @@ def _size(num_bytes: int) -> str:
 
 
 def remove(name: str, /, *, cache_dir: CacheDir = None) -> int:
-    """Remove a model, and what is left of unfinished downloads of it.
+    """Remove a model and its unfinished downloads; org/name from the hub's cache, with all its revisions.
 
     Raises:
         ModelError: It is not in the cache, or in use.
     """
-    from trivium.weights import store  # noqa: PLC0415  (start-up time)
+    from trivium.weights import hub_cache, store  # noqa: PLC0415  (start-up time)
 
-    freed = store.remove(store.cache_directory(_cache_dir(cache_dir)), name)
+    if "/" in name:
+        freed = hub_cache.remove_hub_model(hub_cache.hub_directory(), name)
+    else:
+        freed = store.remove(store.cache_directory(_cache_dir(cache_dir)), name)
     write(f"removed {name}: {format_bytes(freed)} freed")
     return 0
 

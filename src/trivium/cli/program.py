@@ -12,10 +12,10 @@ import traceback
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cyclopts import App, CycloptsError, Group
+from cyclopts import App, CycloptsError, Group, UnusedCliTokensError
 
 from trivium import __version__
-from trivium.base.errors import ConfigError, TriviumError
+from trivium.base.errors import ConfigError, ModelError, TriviumError
 from trivium.cli.terminal import fail
 
 OK, WENT_WRONG, CALLED_WRONGLY, INTERRUPTED = 0, 1, 2, 130
@@ -90,18 +90,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.code if isinstance(error.code, int) else WENT_WRONG
     except (Exception, KeyboardInterrupt) as error:
         # The outermost frame: nothing above could do better.
-        return _report(error, is_debugging=_is_debugging(words))
+        return _report(error, words)
     return result if isinstance(result, int) else OK
 
 
-def _report(error: BaseException, *, is_debugging: bool) -> int:
+def _report(error: BaseException, words: Sequence[str]) -> int:
     """Say what went wrong, and return the exit code for it."""
     if isinstance(error, BrokenPipeError):
         # Whoever read our output has gone; keep the interpreter from complaining about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return WENT_WRONG
-    message, code = _explain(error)
-    if is_debugging and code == WENT_WRONG:
+    message, code = _explain(error, words)
+    if _is_debugging(words) and code == WENT_WRONG:
         traceback.print_exception(error)
     elif not isinstance(error, (TriviumError, CycloptsError, KeyboardInterrupt)):
         message += "; --log-level debug shows where"
@@ -109,17 +109,40 @@ def _report(error: BaseException, *, is_debugging: bool) -> int:
     return code
 
 
-def _explain(error: BaseException) -> tuple[str, int]:
+def _explain(error: BaseException, words: Sequence[str]) -> tuple[str, int]:
     match error:
         case KeyboardInterrupt():
-            return "interrupted", INTERRUPTED
+            message, code = "interrupted", INTERRUPTED
+        case UnusedCliTokensError(unused_tokens=list(unused)):
+            message, code = f"unexpected: {' '.join(unused)}{_list_hint(words)}. See --help.", CALLED_WRONGLY
         case CycloptsError():
-            return f"{error} See --help.", CALLED_WRONGLY
+            message, code = f"{error} See --help.", CALLED_WRONGLY
         case ConfigError():
-            return str(error), CALLED_WRONGLY
+            message, code = str(error), CALLED_WRONGLY
         case TriviumError():
-            return str(error), WENT_WRONG
-    return f"internal error: {type(error).__name__}: {error}", WENT_WRONG
+            message, code = f"{error}{_list_hint(words) if isinstance(error, ModelError) else ''}", WENT_WRONG
+        case _:
+            message, code = f"internal error: {type(error).__name__}: {error}", WENT_WRONG
+    return message, code
+
+
+def _list_hint(words: Sequence[str]) -> str:
+    """Say how a list is written, where a flag that takes one is followed by several words; else nothing.
+
+    The second word is then the model's name, or one too many.
+    """
+    from trivium.bench.options import ServeOptions  # noqa: PLC0415  (start-up time)
+    from trivium.config.options import EngineOptions, ServerOptions  # noqa: PLC0415
+    from trivium.config.record import options_of  # noqa: PLC0415
+    from trivium.config.sampling import SamplingParams  # noqa: PLC0415
+
+    records = (EngineOptions, ServerOptions, SamplingParams, ServeOptions)
+    lists = {option.flag: option for record in records for option in options_of(record) if option.is_many}
+    for flag, first, second in zip(words, words[1:], words[2:], strict=False):
+        if flag in lists and not first.startswith("-") and not second.startswith("-"):
+            commas = f", or separate by commas: {flag} {first},{second}" if lists[flag].is_split else ""
+            return f"; for several values repeat the flag: {flag} {first} {flag} {second}{commas}"
+    return ""
 
 
 def _is_debugging(words: Sequence[str]) -> bool:

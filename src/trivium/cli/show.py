@@ -26,9 +26,9 @@ def show(
         ConfigError: An option has a bad value.
     """
     settings = settle((EngineOptions, ServerOptions), flags, config=config, model=model)
-    rows = [(name, setting.shown, setting.origin) for name, setting in settings.by_name.items()]
     if json:
-        write_json({name: {"value": value, "origin": origin} for name, value, origin in rows})
+        write_json({name: {"value": one.plain, "origin": one.origin} for name, one in settings.by_name.items()})
     else:
+        rows = [(name, setting.shown, setting.origin) for name, setting in settings.by_name.items()]
         write(table(("option", "value", "origin"), rows))
     return 0

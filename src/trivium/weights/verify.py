@@ -1,4 +1,4 @@
-"""What a checkpoint holds, and whether its bytes are what they were: for `describe`, `models` and `doctor`."""
+"""What a checkpoint holds (`describe` shows it), and whether its bytes are what they were (`doctor` asks)."""
 
 from __future__ import annotations
 

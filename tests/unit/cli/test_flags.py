@@ -43,19 +43,24 @@ def test_every_option_has_a_flag_with_its_docstring_and_default(trivium: Run, wo
     ("words", "name", "value"),
     [
         (("gemma3-270m",), "model", "gemma3-270m"),
-        (("--page-len", "4"), "page_len", "4"),
-        (("--page-len=4",), "page_len", "4"),
-        (("--no-prefix-cache",), "prefix_cache", "false"),
-        (("--check-accounting",), "check_accounting", "true"),
-        (("--served-model-name", "a,b", "--served-model-name", "c"), "served_model_name", "a, b, c"),
-        (("--max-body-bytes", "1MiB"), "max_body_bytes", "1048576"),
-        (("--max-model-len", "none"), "max_model_len", "none"),
-        (("--api-key", "alice=s3cret"), "api_key", "alice=****"),
+        (("--page-len", "4"), "page_len", 4),
+        (("--page-len=4",), "page_len", 4),
+        (("--no-prefix-cache",), "prefix_cache", False),
+        (("--check-accounting",), "check_accounting", True),
+        (("--served-model-name", "a,b", "--served-model-name", "c"), "served_model_name", ["a", "b", "c"]),
+        (("--max-body-bytes", "1MiB"), "max_body_bytes", 1048576),
+        (("--max-model-len", "none"), "max_model_len", None),
+        (("--api-key", "alice=s3cret"), "api_key", ["alice=****"]),
+        (("--cache-dir", "/nowhere/x"), "cache_dir", "/nowhere/x"),
+        (("--kv-cache-fraction", "0.25"), "kv_cache_fraction", 0.25),
     ],
 )
-def test_flags_set_their_options(trivium: Run, words: tuple[str, ...], name: str, value: str) -> None:
+def test_flags_set_their_options_and_json_keeps_their_types(
+    trivium: Run, words: tuple[str, ...], name: str, value: Any
+) -> None:
     shown = json.loads(trivium("config", "show", "--json", *words).out)
     assert shown[name]["value"] == value
+    assert type(shown[name]["value"]) is type(value)
     assert shown[name]["origin"].startswith("--")
 
 
@@ -72,6 +77,18 @@ def test_config_show_tells_where_each_value_comes_from(
     assert origins["port"] == ["7", "--port"]
     assert origins["page_len"] == ["16", "default"]
     assert "hush" not in shown.out + shown.err
+
+
+@pytest.mark.parametrize("words", [["serve"], ["chat"], ["generate"], ["doctor"], ["bench", "serve"]])
+def test_help_fits_80_columns_and_says_how_lists_are_written(
+    trivium: Run, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    page = trivium(*words, "--help").out
+    assert max(map(len, page.splitlines())) <= 80
+    assert ("Repeat the flag for several" in squeezed(page)) == (words != ["doctor"])
+    if words == ["serve"]:
+        assert sum(line.startswith("│ --") for line in page.splitlines()) <= 40
 
 
 def test_sampling_flags_become_parameters_of_their_types() -> None:

@@ -42,6 +42,17 @@ def test_the_version_is_the_packages(trivium: Run) -> None:
         (("serve", "--port", "http"), 2, "port is 'http' (from --port)"),
         (("serve", "--port", "1", "--port", "2"), 2, "multiple times"),
         (("serve", "--config", "/nowhere.yaml"), 2, "/nowhere.yaml"),
+        (("serve", "m", "--served-model-name", "a", "b"), 2, "or separate by commas: --served-model-name a,b. See"),
+        (("generate", "m", "--stop", "x", "y"), 2, "repeat the flag: --stop x --stop y. See"),
+        (("generate", "--stop", "x", "nowhere", "-p", "x"), 1, "repeat the flag: --stop x --stop nowhere"),
+        (("serve", "m", "n"), 2, "unexpected: n. See --help."),
+        (("chat", "--n", "2"), 2, "chat shows one answer as text and does not take --n"),
+        (("chat", "--best-of", "2", "--logprobs", "1"), 2, "does not take --best-of, --logprobs"),
+        (("chat", "--prompt-logprobs", "1", "--prompt-logprob-start", "1"), 2, "--prompt-logprob-start"),
+        (("chat", "--url", "http://127.0.0.1:9", "--page-len", "4"), 2, "--page-len: for a model in this process"),
+        (("chat", "--key", "k"), 2, "give its address with --url"),
+        (("bench", "serve", "--url", "http://127.0.0.1:9/"), 1, "http://127.0.0.1:9/v1/models does not list a model"),
+        (("rm", "org/name"), 1, "'org/name' is not in the hub's cache"),
         (("rm", "nothing"), 1, "'nothing' is not in the cache"),
         (("pull", "smollm3", "--offline"), 1, "did you mean 'smollm2'?"),
     ],
@@ -87,7 +98,7 @@ def test_an_interrupt_ends_with_130(trivium: Run, monkeypatch: pytest.MonkeyPatc
 
 def test_a_misspelt_variable_is_warned_of(trivium: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRIVIUM_PORTS", "1")
-    assert "warning: unknown variable TRIVIUM_PORTS; did you mean PORT?" in trivium("config", "show").err
+    assert "warning: unknown variable TRIVIUM_PORTS; did you mean TRIVIUM_PORT?" in trivium("config", "show").err
 
 
 HEAVY = ("numpy", "torch", "transformers", "tokenizers", "fastapi", "uvicorn", "httpx", "zmq", "yaml", "jinja2")

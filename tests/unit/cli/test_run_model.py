@@ -48,12 +48,16 @@ def test_generate_reads_json_lines_with_parameters_of_their_own(trivium: Run, ti
 @pytest.mark.parametrize(
     ("words", "stdin", "code", "message"),
     [
-        (("--jsonl",), "{", 2, "line 1 of standard input is not JSON"),
-        (("--jsonl",), '{"prompt": "a", "messages": []}', 2, "either prompt or messages"),
+        (("--jsonl",), "{", 1, "line 1 of standard input is not JSON"),
+        (("--jsonl",), '{"prompt": "a", "messages": []}', 1, "either prompt or messages"),
         (("--jsonl",), '{"prompt": "a", "heat": 1}', 1, "heat"),
         (("--jsonl",), "\n", 2, "no prompt"),
         (("--jsonl", "-p", "x"), "", 2, "leave out --prompt"),
         (("-p", "x", "--stream", "--json"), "", 2, "--stream"),
+        (("-p", "x", "--stream", "--best-of", "2"), "", 2, "--stream"),
+        (("-p", "x", "--logprobs", "0"), "", 2, "--logprobs needs --json"),
+        (("-p", "x", "--prompt-logprobs", "1"), "", 2, "--prompt-logprobs needs --json"),
+        (("--jsonl",), '{"prompt": "a", "logprobs": 1}', 2, "--logprobs needs --json"),
         (("-p", "x", "--temperature", "-1"), "", 2, "temperature is -1.0"),
         (("-p", "x", "--logit-bias", "99999=1"), "", 1, "logit_bias is 99999"),
         (("-p", "x" * 600), "", 1, "512"),
@@ -64,6 +68,35 @@ def test_generate_says_what_is_wrong(
 ) -> None:
     outcome = trivium("generate", tiny, *words, stdin=stdin)
     assert outcome.code == code
+    assert message in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"prompt": 5}', "prompt is 5; it must be a text or a list of token ids"),
+        ('{"prompt": [true]}', "prompt is [true]"),
+        ('{"prompt": null}', "prompt is null"),
+        ('{"messages": 5}', "messages is 5; it must be a list of messages"),
+        ('{"messages": ["hello"]}', "messages is"),
+        ('{"messages": [{"role": "user", "content": 5}]}', "the chat template failed"),
+        ('{"prompt": "a", "logit_bias": 5}', "logit_bias is 5"),
+        ('{"prompt": "a", "logit_bias": {"x": 2}}', "logit_bias is"),
+        ('{"prompt": "a", "logit_bias": {"5": "x"}}', "logit_bias is 'x'"),
+        ('{"prompt": "a", "logit_bias": {"99999": 1}}', "logit_bias is 99999"),
+        ('{"prompt": "a", "stop_token_ids": 5}', "stop_token_ids is 5"),
+        ('{"prompt": "a", "stop": null}', "stop is None"),
+        ('{"prompt": "a", "logprobs_mode": []}', "logprobs_mode is []"),
+        ('{"prompt": "a", "temperature": 1' + "0" * 400 + "}", "temperature is 1"),
+        ('{"prompt": "\\ud800"}', "surrogate"),
+        ('{"prompt": "a", "heat": 1}', "no parameter 'heat'"),
+        ("[]", "must be an object"),
+    ],
+)
+def test_a_line_of_a_wrong_type_is_named_and_nothing_runs(trivium: Run, tiny: Path, line: str, message: str) -> None:
+    outcome = trivium("generate", tiny, "--jsonl", *GREEDY, stdin='{"prompt": "a"}\n\n' + line + "\n")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "line 3 of standard input" in outcome.err
     assert message in outcome.err
 
 

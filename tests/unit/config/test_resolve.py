@@ -115,7 +115,7 @@ def test_an_empty_variable_is_not_set() -> None:
 
 def test_a_misspelt_variable_is_reported_with_a_guess() -> None:
     assert resolve(environ={"TRIVIUM_PORTS": "1", "TRIVIUM_ISA": "avx2"}).unknown_variables == (
-        "TRIVIUM_PORTS; did you mean PORT?",
+        "TRIVIUM_PORTS; did you mean TRIVIUM_PORT?",
     )
 
 

@@ -121,8 +121,8 @@ def test_keys_that_no_header_can_carry_or_two_readings_fit_are_refused(entry: st
 
 @pytest.mark.parametrize(
     ("entries", "names"),
-    [(["alice=short12"], ["'alice'"]), (["short12"], ["'key0'"]), ([f"alice={KEY}", f"bob={KEY}"], ["'alice'", "'bob'"]),
-     ([KEY, KEY], ["'key0'", "'key1'"])],
+    [(["alice=short12"], ["'alice'"]), (["short12"], ["'key0'"]),
+     ([f"alice={KEY}", f"bob={KEY}"], ["'alice'", "'bob'"]), ([KEY, KEY], ["'key0'", "'key1'"])],
 )  # fmt: skip
 def test_short_keys_and_keys_under_two_names_are_refused_by_name(entries: list[str], names: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
