@@ -10,16 +10,30 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from trivium.api import LLM, AsyncLLM, RequestOutput
+    from trivium.api import LLM, AsyncLLM, CompletionOutput, RequestOutput
     from trivium.config.sampling import SamplingParams
+    from trivium.engine.messages import Delta
+    from trivium.sampling.batch import TokenLogprobs
 
-__all__ = ["LLM", "AsyncLLM", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "CompletionOutput",
+    "Delta",
+    "RequestOutput",
+    "SamplingParams",
+    "TokenLogprobs",
+    "__version__",
+]
 
 _HOMES = {
     "LLM": "trivium.api",
     "AsyncLLM": "trivium.api",
+    "CompletionOutput": "trivium.api",
     "RequestOutput": "trivium.api",
     "SamplingParams": "trivium.config.sampling",
+    "Delta": "trivium.engine.messages",
+    "TokenLogprobs": "trivium.sampling.batch",
 }
 
 

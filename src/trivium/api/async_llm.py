@@ -1,0 +1,133 @@
+"""`AsyncLLM`: the engine loop in a thread of its own, for asyncio programs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from trivium.api.prompts import ChatForm, Message, Prompt, PromptReader, ReadPrompt
+from trivium.base.errors import InvalidParameterError
+from trivium.config.resolve import options_from
+
+if TYPE_CHECKING:
+    from trivium.config.sampling import SamplingParams
+    from trivium.engine.local import LocalEngine
+    from trivium.engine.messages import Delta
+
+
+class AsyncLLM:
+    """A model in a thread of this process; used from one event loop.
+
+    >>> async with AsyncLLM("smollm2") as llm:                                   # doctest: +SKIP
+    ...     async for news in llm.generate("Once upon a time"):
+    ...         print(news.text, end="")
+    """
+
+    def __init__(self, model: str = "smollm2", **options: Any) -> None:
+        """Remember what to load; entering the context loads it.
+
+        Raises:
+            ConfigError: An option is unknown or has a bad value.
+        """
+        self.options = options_from({"model": model, **options})
+        self._engine: LocalEngine | None = None
+        self._reader: PromptReader | None = None
+
+    async def start(self) -> None:
+        """Load the model and start its thread.
+
+        Raises:
+            ModelError: The model cannot be found, fetched or understood.
+            InvalidParameterError: It runs already.
+        """
+        import asyncio  # noqa: PLC0415  (start-up time)
+
+        from trivium.assembly import build_engine, load_frontend, open_model  # noqa: PLC0415
+        from trivium.engine.local import LocalEngine  # noqa: PLC0415
+
+        if self._engine is not None:
+            raise InvalidParameterError("this AsyncLLM runs already")
+        opened = await asyncio.to_thread(open_model, self.options)
+        frontend = await asyncio.to_thread(load_frontend, self.options, model=opened)
+        loop = await asyncio.to_thread(build_engine, self.options, model=opened, tokenizer=frontend.tokenizer)
+        self._reader = PromptReader(frontend)
+        self._engine = LocalEngine(loop, seed=self.options.schedule.seed)
+        await self._engine.start()
+
+    def generate(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, request_id: str | None = None
+    ) -> AsyncIterator[Delta]:
+        """Answer one prompt and yield its news; leaving early aborts the request.
+
+        Args:
+            prompt: A text, a list of token ids, `{"prompt": text}` or `{"prompt_token_ids": ids}`.
+            sampling_params: `None` takes the model's own recommendation.
+            request_id: For `abort`; one is made when it is `None`.
+
+        Raises:
+            InvalidParameterError: The model is not loaded (use `async with`, or `start`).
+            RequestError: The prompt or a parameter is refused.
+        """
+        engine, reader = self._open()
+        return _submit(engine, reader.one(prompt), reader.params(sampling_params), request_id)
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> AsyncIterator[Delta]:
+        """Answer one conversation and yield its news; arguments are those of `LLM.chat`.
+
+        Raises:
+            InvalidParameterError: The model is not loaded (use `async with`, or `start`).
+            RequestError: A message, field or parameter is refused, or there is no template.
+            ConfigError: `chat_template` is neither a template nor a file.
+        """
+        engine, reader = self._open()
+        form = ChatForm(
+            chat_template=chat_template,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            chat_template_kwargs=chat_template_kwargs,
+        )
+        return _submit(engine, reader.chat(messages, form), reader.params(sampling_params), request_id)
+
+    async def abort(self, request_id: str) -> None:
+        """End a request; unknown ids are ignored."""
+        engine, _ = self._open()
+        await engine.abort(request_id)
+
+    async def close(self) -> None:
+        """Stop the thread and give back memory."""
+        if self._engine is not None:
+            await self._engine.close()
+            self._engine = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _open(self) -> tuple[LocalEngine, PromptReader]:
+        if self._engine is None or self._reader is None:
+            raise InvalidParameterError("this AsyncLLM is not started; use it in 'async with', or call start()")
+        return self._engine, self._reader
+
+
+def _submit(
+    engine: LocalEngine, prompt: ReadPrompt, params: SamplingParams, request_id: str | None
+) -> AsyncIterator[Delta]:
+    return engine.submit(prompt.ids, params, request_id=request_id, cache_salt=prompt.cache_salt)

@@ -1,0 +1,190 @@
+"""`LLM`: the engine loop in the caller's threads, with names and defaults that vLLM's users know."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from trivium.api.outputs import Answers, RequestOutput
+from trivium.api.progress import progress_bar
+from trivium.api.prompts import ChatForm, Message, Params, Prompt, PromptReader, ReadPrompt
+from trivium.api.shared_loop import Inbox, SharedLoop
+from trivium.config.resolve import options_from
+
+if TYPE_CHECKING:
+    from trivium.assembly import Frontend
+    from trivium.config.sampling import SamplingParams
+    from trivium.engine.messages import Delta
+    from trivium.tokens.tokenizer import Tokenizer
+
+
+class LLM:
+    """A model in this process.
+
+    Options are those of `trivium serve`, by the same names: `LLM("smollm2", max_num_seqs=16, seed=0)`.
+
+    Threads: every method may be called from any thread, and iterators of `stream` may be open beside each other and
+    beside `generate`. Whoever waits runs the engine for all, so that requests of all threads run together. Greedy and
+    seeded answers are those of a single thread; other seeds are drawn per call, in the order of the calls.
+    """
+
+    def __init__(self, model: str = "smollm2", **options: Any) -> None:
+        """Find, fetch and load the model.
+
+        Raises:
+            ConfigError: An option is unknown or has a bad value.
+            ModelError: The model cannot be found, fetched or understood.
+        """
+        from trivium.assembly import build_engine, load_frontend, open_model  # noqa: PLC0415  (start-up time)
+
+        self.options = options_from({"model": model, **options})
+        opened = open_model(self.options)
+        frontend = load_frontend(self.options, model=opened)
+        self._reader = PromptReader(frontend)
+        loop = build_engine(self.options, model=opened, tokenizer=frontend.tokenizer)
+        self._shared = SharedLoop(loop, seed=self.options.schedule.seed)
+
+    @property
+    def frontend(self) -> Frontend:
+        """Name, configuration, tokenizer and chat template of the model."""
+        return self._reader.frontend
+
+    @property
+    def info(self) -> dict[str, object]:
+        """What was loaded, and how."""
+        return self._shared.info
+
+    def get_tokenizer(self) -> Tokenizer:
+        """Return the model's tokenizer."""
+        return self._reader.tokenizer
+
+    def default_sampling_params(self) -> SamplingParams:
+        """What `generate` uses when it is given none: the model's own recommendation."""
+        return self._reader.params(None)
+
+    get_default_sampling_params = default_sampling_params
+    """The name that vLLM's users know."""
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], sampling_params: Params = None, *, use_tqdm: bool = True
+    ) -> list[RequestOutput]:
+        """Answer prompts; the answers are in the order of the prompts.
+
+        Args:
+            prompts: One prompt or many, each a text, a list of token ids, `{"prompt": text}` or
+                `{"prompt_token_ids": ids}`.
+            sampling_params: For all prompts, or one per prompt; `None` takes the model's own recommendation.
+            use_tqdm: Draw a progress bar, if standard error is a terminal.
+
+        Raises:
+            RequestError: A prompt or parameter is refused; no prompt was run.
+            CapacityError: A request needs more room than an empty queue has (`max_queue`).
+        """
+        return self._run(self._reader.many(prompts), sampling_params, has_bar=use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: Params = None,
+        *,
+        use_tqdm: bool = True,
+        chat_template: str | None = None,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one conversation or many through the model's chat template.
+
+        Args:
+            messages: One conversation, or a list of them; each is a list of messages with `role` and `content`.
+            sampling_params: As for `generate`.
+            use_tqdm: As for `generate`.
+            chat_template: Jinja text, or the path of a file, instead of the model's own template.
+            add_generation_prompt: End with the beginning of an answer; `None` does so unless the final message is
+                continued.
+            continue_final_message: Go on inside the final message.
+            tools: Not supported; anything but nothing is refused.
+            chat_template_kwargs: Further variables of the template.
+
+        Raises:
+            RequestError: A message, field or parameter is refused, or there is no template; nothing was run.
+            ConfigError: `chat_template` is neither a template nor a file.
+            CapacityError: A request needs more room than an empty queue has (`max_queue`).
+        """
+        form = ChatForm(
+            chat_template=chat_template,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            chat_template_kwargs=chat_template_kwargs,
+        )
+        return self._run(self._reader.chats(messages, form), sampling_params, has_bar=use_tqdm)
+
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Generator[Delta]:
+        """Answer one prompt and yield its news as it comes; leaving early, or `close`, aborts the request.
+
+        The request is submitted when the first news is asked for, and runs only while somebody waits for news.
+
+        Raises:
+            RequestError: The prompt or a parameter is refused.
+            CapacityError: The request needs more room than an empty queue has (`max_queue`).
+        """
+        read = self._reader.one(prompt)
+        [params] = self._shared.prepare([read], [self._reader.params(sampling_params)])
+        return self._stream(read, params)
+
+    def close(self) -> None:
+        """Give back memory and threads; the object is not used afterwards."""
+        self._shared.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _stream(self, prompt: ReadPrompt, params: SamplingParams) -> Generator[Delta]:
+        inbox = Inbox()
+        try:
+            while self._shared.try_submit(inbox, prompt, params) is None:
+                self._shared.step()
+            while inbox.is_open:
+                yield from self._shared.read(inbox)
+        finally:
+            self._shared.leave(inbox)
+
+    def _run(self, prompts: Sequence[ReadPrompt], given: Params, *, has_bar: bool) -> list[RequestOutput]:
+        """Feed prompts as the queue takes them, until all have ended."""
+        params = self._reader.params_per_prompt(given, len(prompts))
+        requests = list(zip(prompts, self._shared.prepare(prompts, params), strict=True))
+        inbox = Inbox()
+        answers: dict[str, Answers] = {}
+        try:
+            with progress_bar(len(requests), is_wanted=has_bar) as advance:
+                while len(answers) < len(requests) or inbox.is_open:
+                    self._feed(inbox, requests, answers)
+                    if not inbox.is_open:  # the queue is full of what others submitted
+                        self._shared.step()
+                    for news in self._shared.read(inbox):
+                        own = answers[news.request_id]
+                        own.add(news)
+                        if own.output.finished:
+                            advance()
+        finally:
+            self._shared.leave(inbox)
+        return [own.result() for own in answers.values()]
+
+    def _feed(
+        self, inbox: Inbox, requests: Sequence[tuple[ReadPrompt, SamplingParams]], answers: dict[str, Answers]
+    ) -> None:
+        """Submit further prompts until the queue is full; `answers` holds those submitted, in order."""
+        while len(answers) < len(requests):
+            prompt, params = requests[len(answers)]
+            request_id = self._shared.try_submit(inbox, prompt, params)
+            if request_id is None:
+                return
+            answers[request_id] = Answers(request_id, prompt.text, prompt.ids, params)

@@ -1,0 +1,175 @@
+"""One engine loop behind many callers: threads, and iterators that are open at the same time.
+
+Nobody owns the loop. Whoever waits for news takes a turn, runs one step, and puts every delta of it into the inbox that
+its request belongs to, whether or not that is its own::
+
+    thread A   read(a) ── turn: step ─► deltas of a and of b ── a has news, return
+    thread B   read(b) ──────── waits ─────────────────────────── turn: b has news already, return
+
+So nothing runs while nobody waits, and nothing is lost when two read in any order.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import TYPE_CHECKING
+
+from trivium.api.turns import Turns
+from trivium.base.errors import CapacityError, InvalidParameterError, ensure
+
+if TYPE_CHECKING:
+    from trivium.api.prompts import ReadPrompt
+    from trivium.config.sampling import SamplingParams
+    from trivium.engine.loop import EngineLoop
+    from trivium.engine.messages import Delta
+
+
+@dataclass(slots=True, eq=False)
+class Inbox:
+    """The news of one caller's requests, until the caller reads them."""
+
+    num_open: dict[str, int] = field(default_factory=dict)
+    """Request id to its choices that have not ended."""
+    news: list[Delta] = field(default_factory=list)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is, or will be, something to read."""
+        return bool(self.news or self.num_open)
+
+
+class SharedLoop:
+    """Submits to, steps and aborts in a loop that others use too.
+
+    Invariants:
+        The loop is touched in a turn only, but for what never changes (`info`, `refuse_early`).
+        Every open request of the loop has an inbox, until its caller leaves.
+    """
+
+    def __init__(self, loop: EngineLoop, *, seed: int | None) -> None:
+        """Take ownership of `loop`; `seed` is that of the seeds of requests without one."""
+        self._loop: EngineLoop | None = loop
+        self._turns = Turns()
+        self._inboxes: dict[str, Inbox] = {}
+        self._left: deque[Inbox] = deque()
+        """Inboxes whose callers are gone and whose requests have still to be aborted."""
+        self._ids = count()
+        self._seeds = random.Random(seed)  # noqa: S311  (sampling seeds, not secrets)
+
+    @property
+    def info(self) -> dict[str, object]:
+        """What was loaded, and how."""
+        return self._open_loop().info
+
+    def prepare(self, prompts: Sequence[ReadPrompt], params: Iterable[SamplingParams]) -> list[SamplingParams]:
+        """Check requests, then fill in their seeds, all at once: they do not depend on what other threads submit.
+
+        Raises:
+            RequestError: One would be refused whatever the queue holds; no seed was drawn.
+        """
+        loop, params = self._open_loop(), list(params)
+        for prompt, own in zip(prompts, params, strict=True):
+            loop.refuse_early(prompt.ids, own)
+        with self._turn():
+            return [own if own.seed is not None else replace(own, seed=self._seeds.getrandbits(63)) for own in params]
+
+    def try_submit(self, inbox: Inbox, prompt: ReadPrompt, params: SamplingParams) -> str | None:
+        """Queue a request whose news come to `inbox`; returns its id, or `None` while the queue is full.
+
+        Raises:
+            RequestError: The request is refused.
+            CapacityError: The queue cannot take it although nothing is open, so that waiting would not help.
+        """
+        from trivium.engine.messages import Submit  # noqa: PLC0415  (start-up time)
+
+        with self._turn() as loop:
+            request_id = f"llm-{next(self._ids)}"
+            message = Submit(request_id=request_id, prompt_ids=prompt.ids, params=params, cache_salt=prompt.cache_salt)
+            try:
+                loop.submit(message)
+            except CapacityError:
+                if not loop.open_requests:
+                    raise
+                return None
+            self._inboxes[request_id] = inbox
+            inbox.num_open[request_id] = params.num_draws
+            return request_id
+
+    def step(self) -> None:
+        """Run one step and hand out its news."""
+        with self._turn() as loop:
+            self._step(loop)
+
+    def read(self, inbox: Inbox) -> list[Delta]:
+        """Return the news of an inbox, running steps until there are any; nothing when nothing of it is open."""
+        while True:
+            with self._turn() as loop:
+                if not inbox.news and inbox.num_open:
+                    self._step(loop)
+                if inbox.news or not inbox.num_open:
+                    news, inbox.news = inbox.news, []
+                    return news
+
+    def leave(self, inbox: Inbox) -> None:
+        """Abort what is open of an inbox: at once, or as soon as the turn of another thread ends.
+
+        Never waits: the finalizer of a forgotten iterator may call it, in any thread and in the middle of a step.
+        """
+        if inbox.num_open:
+            self._left.append(inbox)
+            self._sweep()
+
+    def close(self) -> None:
+        """Give back the loop's memory and threads; who waits for news is told that it is closed."""
+        with self._turns:
+            loop, self._loop = self._loop, None
+            if loop is not None:
+                loop.close()
+
+    @contextmanager
+    def _turn(self) -> Iterator[EngineLoop]:
+        try:
+            with self._turns:
+                self._abort_left()
+                yield self._open_loop()
+        finally:
+            self._sweep()
+
+    def _open_loop(self) -> EngineLoop:
+        if self._loop is None:
+            raise InvalidParameterError("this LLM is closed")
+        return self._loop
+
+    def _step(self, loop: EngineLoop) -> None:
+        ensure(loop.has_work, "the engine has nothing to do while a request is open")
+        for news in loop.step():
+            inbox = self._inboxes.get(news.request_id)
+            if inbox is None:
+                continue
+            inbox.news.append(news)
+            if news.finish_reason is not None:
+                inbox.num_open[news.request_id] -= 1
+                if not inbox.num_open[news.request_id]:
+                    del inbox.num_open[news.request_id], self._inboxes[news.request_id]
+
+    def _sweep(self) -> None:
+        """Abort what was left meanwhile, unless somebody has the turn, who will then do it on leaving."""
+        while self._left and self._turns.try_enter():
+            try:
+                self._abort_left()
+            finally:
+                self._turns.leave()
+
+    def _abort_left(self) -> None:
+        while self._left:
+            inbox = self._left.popleft()
+            for request_id in inbox.num_open:
+                self._inboxes.pop(request_id, None)
+            if self._loop is not None:
+                self._loop.abort(inbox.num_open)
+            inbox.num_open.clear()
