@@ -257,7 +257,8 @@ def _max_model_len(options: EngineOptions, config: ModelConfig, kv_tokens: int) 
     if asked > config.max_positions:
         raise ConfigError(
             f"max_model_len is {asked}, but the model has {config.max_positions} positions, rope scaling included; "
-            "beyond them its answers are noise. Lower --max-model-len, or leave it out"
+            "beyond them its answers are noise. Lower --max-model-len, or stretch them with rope_scaling in the "
+            "checkpoint's configuration"
         )
     if asked > kv_tokens:
         logger.warning(

@@ -6,14 +6,17 @@ what it answers alone is right by definition.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from support.tiny_engine import run_alone, tiny_loop
+from support.tiny_model import write_tiny_model
 from trivium.api import Answers, RequestOutput
-from trivium.base.errors import RequestTooLargeError
+from trivium.base.errors import ConfigError, RequestTooLargeError
 from trivium.config.sampling import SamplingParams
 from trivium.engine.loop import EngineLoop
 from trivium.engine.messages import Submit
@@ -289,3 +292,15 @@ def test_page_length_and_cache_and_chunks_change_no_answer(options: dict[str, ob
             _assert_same(crowd.output(f"twin{seed}"), output)
         assert loop.check() == []
         loop.close()
+
+
+def test_no_more_context_than_the_model_has_can_be_asked_for_and_rope_scaling_counts(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path)
+    config = json.loads((model / "config.json").read_text())
+    for positions, scaling in ((512, None), (1024, {"rope_type": "dynamic", "factor": 2.0})):
+        (model / "config.json").write_text(json.dumps({**config, "rope_scaling": scaling}))
+        loop = tiny_loop(model=str(model), max_model_len=positions)
+        assert loop.limits.max_model_len == positions
+        loop.close()
+        with pytest.raises(ConfigError, match=f"max_model_len is {positions + 1}, but .* {positions} positions"):
+            tiny_loop(model=str(model), max_model_len=positions + 1)

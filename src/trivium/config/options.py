@@ -27,7 +27,8 @@ class ModelOptions:
     revision: str | None = None
     """Branch, tag or commit of a hub model."""
     max_model_len: int | None = None
-    """Longest prompt plus answer in tokens; by default the model's own context, as far as KV memory holds it."""
+    """Longest prompt plus answer in tokens, at most the model's own context; by default that, as far as KV memory holds
+    it."""
     cache_dir: Path | None = None
     """Where downloads are kept; by default ~/.cache/trivium."""
     offline: bool = False

@@ -133,19 +133,25 @@ class EngineLoop:
         except Exception as error:
             self._fail_step(scheduled, error)
             return
-        outcomes = []
-        for entry, answer in zip(scheduled.entries, answers, strict=True):
-            outcome, news = read_entry(entry, answer, rows, sampled)
-            outcomes.append(outcome)
-            if news is not None:
-                self._stats.generation_tokens_total += len(news.token_ids)
-                self._pending.append(news)
+        except BaseException:  # Ctrl-C in the caller's thread: as if the step had never been chosen
+            self._scheduler.discard(scheduled)
+            raise
+        try:
+            read = [read_entry(entry, own, rows, sampled) for entry, own in zip(scheduled.entries, answers, strict=True)]
+        except BaseException as error:  # some answers have read their token, some have not: none can go on
+            self._fail_step(scheduled, error)
+            if isinstance(error, Exception):
+                return
+            raise
+        outcomes = [outcome for outcome, _ in read]
+        self._pending += [news for _, news in read if news is not None]
+        self._stats.generation_tokens_total += sum(len(news.token_ids) for _, news in read if news is not None)
         self._scheduler.commit(scheduled, outcomes)
         for answer, outcome in zip(answers, outcomes, strict=True):
             if outcome.finish is not None:
                 self._close(answer, outcome.finish)
 
-    def _fail_step(self, scheduled: ScheduledStep, error: Exception) -> None:
+    def _fail_step(self, scheduled: ScheduledStep, error: BaseException) -> None:
         """End every answer of a step that went wrong; their KV of this step is never recorded as computed."""
         ids = [entry.request.request_id for entry in scheduled.entries]
         logger.error("step failed, ending its %d requests: %s", len(ids), " ".join(ids), exc_info=error)

@@ -90,16 +90,15 @@ class EngineProcess:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _run(self, loop: EngineLoop) -> None:
-        """Work until drained; the pulse is told the counters when they have changed, at once when work runs out."""
+        """Work until drained; tell the pulse what has changed: now and then, and at once when work runs out."""
         next_stats_s = 0.0
-        has_moved, was_working = True, True
+        has_moved, was_working = True, False
         while not (self._is_draining and not loop.has_work):
             now_s = time.monotonic()
             self._pulse.last_move_s = now_s
             is_working = loop.has_work
-            has_stopped = was_working and not is_working
-            if has_moved and (has_stopped or now_s >= next_stats_s):
-                self._pulse.tell(loop.stats(), is_urgent=is_working != was_working)
+            if has_moved and (not is_working or now_s >= next_stats_s):
+                self._pulse.tell(loop.stats(), is_urgent=not (is_working and was_working))
                 next_stats_s = now_s + STATS_S
                 has_moved, was_working = False, is_working
             has_moved |= self._take_messages(loop, 0 if is_working else int(PULSE_S * 500))

@@ -243,6 +243,35 @@ async def test_prompt_and_answer_must_fit_the_context(
         assert body["usage"]["total_tokens"] <= 512
 
 
+@pytest.mark.parametrize(
+    ("prompt_len", "max_tokens", "words", "param"),
+    [
+        (
+            500,
+            30,
+            "too long for the answer that was asked for: 500 tokens of prompt and 30 of answer are 530",
+            "max_tokens",
+        ),
+        (513, 30, "too long: it has 513 tokens. Please shorten the prompt.", "prompt"),
+        (513, 0, "too long: it has 513 tokens. Please shorten the prompt.", "prompt"),
+        (
+            512,
+            None,
+            "too long: it has 512 tokens and the answer needs at least 1.",
+            "prompt",
+        ),
+    ],
+)
+async def test_what_does_not_fit_is_said_in_the_words_that_clients_look_for(
+    site: Site, prompt_len: int, max_tokens: int | None, words: str, param: str
+) -> None:
+    error = (await site.complete(prompt=[1] * prompt_len, max_tokens=max_tokens)).json()["error"]
+    assert words in error["message"]
+    assert error["param"] == param
+    assert "maximum context length is 512 tokens" in error["message"]
+    assert "prompt is too long" in error["message"]
+
+
 async def test_the_engines_own_context_limit_wins(make_site: MakeSite) -> None:
     site = make_site()
     site.engine.condition.info = {"max_model_len": 100}
