@@ -137,7 +137,9 @@ class EngineLoop:
             self._scheduler.discard(scheduled)
             raise
         try:
-            read = [read_entry(entry, own, rows, sampled) for entry, own in zip(scheduled.entries, answers, strict=True)]
+            read = [
+                read_entry(entry, own, rows, sampled) for entry, own in zip(scheduled.entries, answers, strict=True)
+            ]
         except BaseException as error:  # some answers have read their token, some have not: none can go on
             self._fail_step(scheduled, error)
             if isinstance(error, Exception):
