@@ -83,7 +83,7 @@ def test_two_streams_read_in_turn_lose_nothing(llm: LLM, reference: LLM) -> None
     got: list[list[Delta]] = [[], []]
     for pair in itertools.zip_longest(*streams):
         for own, news in zip(got, pair, strict=True):
-            own += [news] if news is not None else []
+            own.extend([news] if news is not None else [])
     assert [joined(news) for news in got] == expected
     assert_nothing_is_open(llm)
 
@@ -319,7 +319,7 @@ class Terminal:
     [(True, {}, True), (True, {"use_tqdm": False}, False), (False, {}, False), (False, {"use_tqdm": True}, False)],
 )
 def test_the_progress_bar_is_for_people_only(
-    llm: LLM, monkeypatch: pytest.MonkeyPatch, is_terminal: bool, fields: dict[str, bool], is_drawn: bool
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, is_terminal: bool, fields: dict[str, Any], is_drawn: bool
 ) -> None:
     terminal = Terminal(is_terminal=is_terminal)
     monkeypatch.setenv("TERM", "xterm")
