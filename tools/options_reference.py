@@ -44,8 +44,8 @@ SAMPLING = """
 ## Sampling
 
 Fields of `SamplingParams`, flags of `trivium generate` and (but for `n`, `best_of` and those of logprobs) of
-`trivium chat`, and, by the same names, fields of requests (see the [HTTP reference](http.md)). They have no variables and
-no keys in a file: a model's own recommendation (`generation_config.json`) is their default, where it has one. In
+`trivium chat`, and, by the same names, fields of requests (see the [HTTP reference](http.md)). They have no variables
+and no keys in a file: a model's own recommendation (`generation_config.json`) is their default, where it has one. In
 `generate` and `chat`, `--seed` and `--logprobs-mode` are these, not the engine's.
 """
 _WORDS: Mapping[Any, str] = {str: "text", int: "whole number", float: "number", bool: "switch", Path: "path"}

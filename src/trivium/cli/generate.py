@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from trivium.base.errors import ConfigError
+from trivium.base.errors import ConfigError, InvalidParameterError
 from trivium.cli.flags import ConfigFile, ModelName, flags_of, given_params, settle, without
 from trivium.cli.orders import Order, read_orders
 from trivium.cli.terminal import fail, fetching, write, write_json
@@ -114,9 +114,17 @@ def chat_ids(llm: LLM, messages: Sequence[dict[str, Any]]) -> list[int]:
 
 
 def _prompt_of(llm: LLM, order: Order) -> str | list[int]:
+    """The prompt as the engine takes it; ids are checked here, where the line at fault is known."""
     if order.messages is not None:
         return chat_ids(llm, order.messages)
-    return order.prompt if order.prompt is not None else ""
+    prompt = order.prompt if order.prompt is not None else ""
+    if isinstance(prompt, list):
+        last = llm.frontend.config.vocab_size - 1
+        if not prompt:
+            raise InvalidParameterError("the prompt has no tokens; give at least one", param="prompt")
+        if (bad := next((token for token in prompt if token > last), None)) is not None:
+            raise InvalidParameterError(f"token id {bad} is outside the vocabulary, 0 to {last}", param="prompt")
+    return prompt
 
 
 def _stream(llm: LLM, prompt: str | list[int], params: SamplingParams) -> int:

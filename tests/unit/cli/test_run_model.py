@@ -77,6 +77,8 @@ def test_generate_says_what_is_wrong(
         ('{"prompt": 5}', "prompt is 5; it must be a text or a list of token ids"),
         ('{"prompt": [true]}', "prompt is [true]"),
         ('{"prompt": null}', "prompt is null"),
+        ('{"prompt": []}', "no tokens"),
+        ('{"prompt": [65, 99999]}', "token id 99999 is outside the vocabulary"),
         ('{"messages": 5}', "messages is 5; it must be a list of messages"),
         ('{"messages": ["hello"]}', "messages is"),
         ('{"messages": [{"role": "user", "content": 5}]}', "the chat template failed"),
