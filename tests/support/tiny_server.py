@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -125,7 +126,10 @@ def tiny_server(
         process.wait()
         for child in children:  # an engine that a test has stopped cannot notice that its parent is gone
             with contextlib.suppress(psutil.NoSuchProcess):
+                command = child.cmdline()
                 child.send_signal(signal.SIGKILL)
+                if "trivium.assembly" in command:
+                    shutil.rmtree(command[-3], ignore_errors=True)
         reader.join(5)
         if process.stderr is not None:
             process.stderr.close()

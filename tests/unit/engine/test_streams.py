@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from random import Random
 
 import pytest
 
@@ -14,8 +16,9 @@ from trivium.base.errors import (
     RequestError,
     TriviumError,
 )
-from trivium.engine.messages import Delta, Refused
-from trivium.engine.streams import StreamTable, error_from
+from trivium.config.sampling import SamplingParams
+from trivium.engine.messages import Delta, Refused, Submit
+from trivium.engine.streams import StreamTable, error_from, new_submit
 
 
 def _delta(first: int, *tokens: int, choice: int = 0, finish: str | None = None) -> Delta:
@@ -99,3 +102,63 @@ def test_errors_are_rebuilt_by_name(error: TriviumError, expected: type[TriviumE
     assert str(error) == "m"
     if isinstance(error, RequestError):
         assert error.param == "prompt"
+
+
+def _submit(params: SamplingParams, request_id: str | None = None) -> Submit:
+    seeds = Random(7)  # noqa: S311
+    return new_submit([1], params, seeds, request_id=request_id, cache_salt="", priority=0, deadline_s=None)
+
+
+class _Engine:
+    """Takes a request, or fails to, and notes what is aborted."""
+
+    def __init__(self, table: StreamTable, *, answer: list[Delta | TriviumError]) -> None:
+        self.table = table
+        self.answer = answer
+        self.aborted: list[str] = []
+
+    def run(self) -> AsyncGenerator[Delta, None]:
+        stream = self.table.run(_submit(SamplingParams(), "r"), self.send, self.abort)
+        assert isinstance(stream, AsyncGenerator)
+        return stream
+
+    def send(self) -> None:
+        for news in self.answer:
+            if isinstance(news, EngineDeadError):
+                raise news
+            if isinstance(news, TriviumError):
+                self.table.fail("r", news)
+            else:
+                self.table.feed(news)
+
+    async def abort(self, request_id: str) -> None:
+        self.aborted.append(request_id)
+
+
+async def test_a_request_that_is_read_to_its_end_is_closed_and_not_aborted() -> None:
+    engine = _Engine(StreamTable(), answer=[_delta(0, 5), _delta(1, 6, finish="stop")])
+    assert [news.token_ids async for news in engine.run()] == [[5], [6]]
+    assert (len(engine.table), engine.aborted) == (0, [])
+
+
+async def test_a_request_whose_reader_leaves_is_aborted() -> None:
+    engine = _Engine(StreamTable(), answer=[_delta(0, 5)])
+    stream = engine.run()
+    await anext(stream)
+    await stream.aclose()
+    assert (len(engine.table), engine.aborted) == (0, ["r"])
+
+
+@pytest.mark.parametrize("error", [EngineDeadError("no engine"), CapacityError("full")])
+async def test_a_request_that_was_not_taken_has_nothing_to_abort(error: TriviumError) -> None:
+    engine = _Engine(StreamTable(), answer=[error])
+    with pytest.raises(type(error)):
+        await anext(engine.run())
+    assert (len(engine.table), engine.aborted) == (0, [])
+
+
+def test_a_request_gets_a_seed_and_an_id_only_where_it_has_none() -> None:
+    given, drawn = _submit(SamplingParams(seed=3), "mine"), _submit(SamplingParams(), None)
+    assert (given.request_id, given.params.seed) == ("mine", 3)
+    assert drawn.params.seed == _submit(SamplingParams(), None).params.seed
+    assert drawn.request_id != _submit(SamplingParams(), None).request_id
