@@ -3,7 +3,7 @@
 PYTHON ?= python3
 PORT ?= 8000
 MODEL ?= smollm2
-PYTEST_ARGS ?= -n 2
+PYTEST_ARGS ?= -n 2 --dist worksteal
 ORACLE_PIP_ARGS ?=
 
 VENV := .venv

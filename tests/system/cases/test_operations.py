@@ -70,7 +70,7 @@ def test_j02_nothing_is_green_before_the_first_answer_can_be_given() -> None:
 
 def test_j03_running_and_queued_streams_finish_after_sigterm_and_new_requests_are_refused() -> None:
     with tiny_server("--max-num-seqs", "8", kv_cache_memory="4MiB") as server, ThreadPoolExecutor(24) as pool:
-        fields: dict[str, Any] = {**ENDLESS, "stream": True}
+        fields: dict[str, Any] = {**ENDLESS, "max_tokens": 320, "stream": True}
         asked = [pool.submit(server.complete, prompt=f"stream {idx}", **fields) for idx in range(24)]
 
         def are_all_accepted() -> bool:
