@@ -13,7 +13,7 @@ def progress_bar(total: int, *, is_wanted: bool) -> Iterator[Callable[[], object
 
     Nothing is drawn into a file or a pipe, or for nothing to do.
     """
-    if not is_wanted or not total or not sys.stderr.isatty():
+    if not is_wanted or not total or sys.stderr is None or not sys.stderr.isatty():
         yield lambda: None
         return
     from rich.console import Console  # noqa: PLC0415  (start-up time)

@@ -54,9 +54,9 @@ SAMPLING_FIELDS: Mapping[str, Field] = {
     "ignore_eos": flag("Whether the model's end tokens are ordinary tokens."),
     "skip_special_tokens": flag("Whether special tokens are left out of the text; true unless said otherwise."),
     "prompt_logprobs": count(0, MAX_LOGPROBS, "Report each prompt token's logprob and this many alternatives."),
-    "prompt_logprob_start": count(0, INT31, "First prompt position of which a logprob is wanted."),
+    "prompt_logprob_start": count(0, INT31, "First prompt position that gets a logprob; needs prompt_logprobs."),
     "logprobs_mode": one_of(
-        ("raw", "processed"), "Distribution that logprobs describe: the model's or the drawn from."
+        ("raw", "processed"), "Distribution that logprobs describe, the model's or the drawn from; needs logprobs."
     ),
 }
 """Fields that go to `SamplingParams` under their own name."""
