@@ -99,7 +99,8 @@ class CrowdedEngine(RuleBasedStateMachine):
 
     @rule(target=open_requests, prompt=prompts)
     def submit_one_that_grows(self, prompt: tuple[int, ...]) -> object:
-        return self.submit(prompt, SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True))
+        room = self.loop.limits.max_model_len - len(prompt)
+        return self.submit(prompt, SamplingParams(temperature=0.0, max_tokens=min(60, room), ignore_eos=True))
 
     @rule(steps=st.integers(1, 8))
     def run(self, steps: int) -> None:
