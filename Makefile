@@ -13,6 +13,8 @@ PY := $(VENV)/bin/python
 ORACLE_PY := $(ORACLE)/bin/python
 PIP_FLAGS := --retries 10 --timeout 60 --disable-pip-version-check --quiet
 NATIVE_SOURCES := CMakeLists.txt $(shell find csrc -path csrc/tests -prune -o -path csrc/bench -prune -o -type f -print)
+# An editable install knows the modules that were there when it was made: another list of files asks for another install.
+MODULES := $(STAMPS)/modules-$(shell find src/trivium -name '*.py' | sort | cksum | cut -d' ' -f1)
 CXX_SOURCES := CMakeLists.txt $(shell find csrc -type f)
 DEFAULT_TIER := not oracle and not extras and not slow and not soak and not gpu
 
@@ -39,6 +41,11 @@ define build_in
 	@$(1) -c "from trivium.kernels import native; print('Trivium is set up:', native.describe())"
 endef
 
+$(MODULES):
+	@mkdir -p $(STAMPS)
+	@rm -f $(STAMPS)/modules-*
+	@touch $@
+
 $(STAMPS)/venv: tools/make_venv.sh
 	@mkdir -p $(STAMPS)
 	tools/make_venv.sh "$(PYTHON)" $(VENV)
@@ -48,7 +55,7 @@ $(STAMPS)/core: $(STAMPS)/venv pyproject.toml
 	$(call install_in,$(PY),build core)
 	@touch $@
 
-$(STAMPS)/app: $(STAMPS)/core $(NATIVE_SOURCES)
+$(STAMPS)/app: $(STAMPS)/core $(NATIVE_SOURCES) $(MODULES)
 	$(call build_in,$(PY),app)
 	@touch $@
 
@@ -60,7 +67,7 @@ $(STAMPS)/docs: $(STAMPS)/app
 	$(call install_in,$(PY),docs)
 	@touch $@
 
-$(STAMPS)/oracle: pyproject.toml tools/make_venv.sh $(NATIVE_SOURCES)
+$(STAMPS)/oracle: pyproject.toml tools/make_venv.sh $(NATIVE_SOURCES) $(MODULES)
 	@mkdir -p $(STAMPS)
 	tools/make_venv.sh "$(PYTHON)" $(ORACLE)
 	$(call install_in,$(ORACLE_PY),build core test oracle clients bench,$(ORACLE_PIP_ARGS))
