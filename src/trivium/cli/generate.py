@@ -105,12 +105,15 @@ def chat_ids(llm: LLM, messages: Sequence[dict[str, Any]]) -> list[int]:
 
     Raises:
         ConfigError: The model has no chat template.
-        TemplateError: The template refuses the messages.
+        RequestError: A message is not one, or the template refuses them.
     """
+    from trivium.tokens.conversation import normalise_messages, render_prompt  # noqa: PLC0415  (start-up time)
+
     template = llm.frontend.chat_template
     if template is None:
         raise ConfigError(f"{llm.frontend.name} has no chat template; give one with --chat-template")
-    return llm.frontend.tokenizer.encode(template.render(list(messages)), add_special_tokens=False)
+    text = render_prompt(template, normalise_messages(messages), variables={})
+    return llm.frontend.tokenizer.encode(text, add_special_tokens=False)
 
 
 def _prompt_of(llm: LLM, order: Order) -> str | list[int]:

@@ -81,7 +81,7 @@ def test_generate_says_what_is_wrong(
         ('{"prompt": [65, 99999]}', "token id 99999 is outside the vocabulary"),
         ('{"messages": 5}', "messages is 5; it must be a list of messages"),
         ('{"messages": ["hello"]}', "messages is"),
-        ('{"messages": [{"role": "user", "content": 5}]}', "the chat template failed"),
+        ('{"messages": [{"role": "user", "content": 5}]}', "messages[0].content: it is 5; it must be a text"),
         ('{"prompt": "a", "logit_bias": 5}', "logit_bias is 5"),
         ('{"prompt": "a", "logit_bias": {"x": 2}}', "logit_bias is"),
         ('{"prompt": "a", "logit_bias": {"5": "x"}}', "logit_bias is 'x'"),
