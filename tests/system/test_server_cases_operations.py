@@ -99,7 +99,8 @@ def test_i05_secrets_and_prompts_are_nowhere(server: TinyServer) -> None:
 def test_j01_a_frozen_engine_shows_and_its_requests_end_with_an_error() -> None:
     with tiny_server("--heartbeat-timeout-s", "1.5") as server, ThreadPoolExecutor(2) as pool:
         engine = server.engine
-        fields: dict[str, Any] = {"prompt": [70] * 8, "max_tokens": 500, "ignore_eos": True, "n": 8}
+        # Sixty-four answers each, so that they last longer than it takes to see that they run.
+        fields: dict[str, Any] = {"prompt": [70] * 8, "max_tokens": 500, "ignore_eos": True, "n": 64}
         asked = [pool.submit(server.complete, **fields, stream=is_stream) for is_stream in (False, True)]
         eventually(lambda: server.metrics().get("trivium_requests_running", 0) > 0)
         engine.send_signal(signal.SIGSTOP)
