@@ -96,6 +96,7 @@ def _routes(service: Service) -> list[Route]:
         Route("/live", plain.live),
         Route("/version", plain.version),
         Route("/metrics", plain.metrics),
+        Route("/v1/cache/check", plain.check_cache),
         Route("/v1/cache/flush", plain.flush_cache, methods=["POST"]),
         Route("/openapi.json", openapi),
     ]

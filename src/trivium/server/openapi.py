@@ -60,6 +60,7 @@ def _paths() -> dict[str, dict[str, Any]]:
         "/live": _get("Whether the HTTP side runs", "Condition"),
         "/version": _get("Version of the server", None),
         "/metrics": _get("Metrics for Prometheus", None),
+        "/v1/cache/check": _get("Derive anew who owns every page of KV memory; list the differences", None),
         "/v1/cache/flush": {"post": {"summary": "Forget unused cached prefixes", "responses": _responses(None)}},
         "/openapi.json": _get("This document", None),
     }

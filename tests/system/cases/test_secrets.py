@@ -84,6 +84,8 @@ def test_i04_admin_routes_want_an_admin_key(server: TinyServer) -> None:
     assert server.client.post("/v1/cache/flush").status_code == 401
     as_admin = {"authorization": f"Bearer {ADMIN_KEY}"}
     assert server.client.post("/v1/cache/flush", headers=as_admin).status_code == 200
+    assert server.client.get("/v1/cache/check").status_code == 401
+    assert server.client.get("/v1/cache/check", headers=as_admin).json() == {"differences": []}
 
 
 def written_below(folders: dict[str, str]) -> list[Path]:

@@ -81,6 +81,7 @@ async def test_two_keys_at_once_are_refused(locked: Site) -> None:
 
 async def test_admin_routes_want_an_admin_key(locked: Site) -> None:
     assert (await locked.client.post("/v1/cache/flush", headers=bearer(KEY))).status_code == 401
+    assert (await locked.client.get("/v1/cache/check", headers=bearer(KEY))).status_code == 401
     assert locked.engine.calls == []
     response = await locked.client.post("/v1/cache/flush", headers=bearer("admin-key"))
     assert (response.status_code, response.json()) == (200, {"flushed": True})
