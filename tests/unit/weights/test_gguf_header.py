@@ -114,9 +114,9 @@ def test_a_vocabulary_of_262144_tokens_is_read_within_two_seconds(tmp_path: Path
     tokens = [text(f"token {i}") for i in range(262_144)]
     content = container([pair("tokenizer.ggml.tokens", ARRAY, strings(len(tokens), tokens))])
     (tmp_path / "x.gguf").write_bytes(content)
-    started = time.monotonic()
+    started = time.process_time()
     header = read_gguf_header(MappedFile(tmp_path / "x.gguf"))
-    assert time.monotonic() - started < 2.0  # about 0.1 s on an idle core
+    assert time.process_time() - started < 2.0  # about 0.1 s on an idle core
     assert header.metadata["tokenizer.ggml.tokens"][262_143] == "token 262143"
 
 

@@ -37,12 +37,12 @@ def test_it_has_the_shape_that_is_published(checkpoint: Checkpoint) -> None:
 
 
 def test_it_opens_and_dequantizes_within_seconds(checkpoint: Checkpoint) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     open_checkpoint(checkpoint.path).close()
-    assert time.monotonic() - started < 2.0  # about 0.05 s on an idle core
-    started = time.monotonic()
+    assert time.process_time() - started < 2.0  # about 0.05 s on an idle core
+    started = time.process_time()
     assert sum(tensor.float32().size for tensor in checkpoint.tensors.values()) == 134_515_008
-    assert time.monotonic() - started < 10.0  # about 0.3 s on two idle cores
+    assert time.process_time() - started < 10.0  # about 0.3 s on two idle cores
 
 
 @pytest.mark.parametrize("name", ["blk.0.attn_q.weight", "blk.29.ffn_down.weight", "output_norm.weight"])
