@@ -44,14 +44,13 @@ def sample_rows(scheduled: ScheduledStep, answers: Sequence[Answer]) -> list[Sam
 
 def _row(answer: Answer, position: int, *, is_draw: bool) -> SampleRow:
     request, params = answer.request, answer.request.params
-    is_held_back = position - request.prompt_len < params.min_tokens
     return SampleRow(
         params=params,
         choice=request.choice,
         position=position,
         tokens=request.tokens,
         prompt_len=request.prompt_len,
-        held_back_ids=request.end_ids if is_held_back else (),
+        held_back_ids=answer.automaton.held_back_ids if is_draw else (),
         bad_word_ids=answer.bad_word_ids,
         target=None if is_draw else request.tokens[position],
         num_logprobs=params.logprobs if is_draw else params.prompt_logprobs,

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from trivium.base.errors import ensure
-from trivium.base.ids import FinishReason
+from trivium.base.ids import FinishReason, TokenId
 from trivium.grammar.stops import START, StopTexts
 from trivium.tokens.detokenizer import Detokenizer, DetokenizerState
 
@@ -113,9 +113,9 @@ class OutputAutomaton:
         return self._state.held
 
     @property
-    def held_back_ids(self) -> tuple[int, ...]:
+    def held_back_ids(self) -> tuple[TokenId, ...]:
         """End tokens that may not be drawn next, because of `min_tokens`; ascending."""
-        return tuple(sorted(self._end_ids)) if self._state.num_tokens < self._params.min_tokens else ()
+        return tuple(map(TokenId, sorted(self._end_ids))) if self._state.num_tokens < self._params.min_tokens else ()
 
     def advance(self, token_id: int) -> Progress:
         """Read one output token.
