@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/team.h"
 
 namespace trivium {
 namespace {
@@ -47,7 +48,7 @@ class Pool {
  public:
   explicit Pool(int count) {
     workers_.reserve(static_cast<std::size_t>(count - 1));
-    for (int i = 1; i < count; ++i) workers_.emplace_back([this] { serve(); });
+    for (int i = 1; i < count; ++i) workers_.emplace_back([this, i] { serve(i); });
   }
 
   ~Pool() {
@@ -62,17 +63,36 @@ class Pool {
   // One caller at a time (guarded by the owner's mutex).
   void run(const Job& job) {
     job_ = job;
+    team_fn_ = nullptr;
+    start_and_finish([this] { take_chunks(); });
+  }
+
+  // Every worker runs `fn` once, as the member of its number; the caller is member 0.
+  void run_members(internal::MemberFn fn, void* context) {
+    Team::Shared shared{size()};
+    job_ = {nullptr, context, 0, 1};
+    team_fn_ = fn;
+    team_shared_ = &shared;
+    start_and_finish([&] {
+      Team team(0, &shared);
+      fn(context, team);
+    });
+  }
+
+ private:
+  // Wakes the workers, does the caller's part, and waits for theirs.
+  template <class Part>
+  void start_and_finish(Part&& part) {
     next_.store(0, std::memory_order_relaxed);
     busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
     epoch_.fetch_add(1, std::memory_order_release);
     epoch_.notify_all();
-    take_chunks();
+    part();
     for (int left = busy_.load(std::memory_order_acquire); left != 0; left = busy_.load(std::memory_order_acquire)) {
       wait_while(busy_, left);
     }
   }
 
- private:
   void take_chunks() {
     for (;;) {
       const std::size_t begin = next_.fetch_add(job_.grain, std::memory_order_relaxed);
@@ -81,19 +101,26 @@ class Pool {
     }
   }
 
-  void serve() {
+  void serve(int index) {
     // No epoch is missed: a job ends only when every worker has left it, one that started late included.
     unsigned seen = 0;
     for (;;) {
       wait_while(epoch_, seen);
       seen = epoch_.load(std::memory_order_acquire);
       if (stopping_.load(std::memory_order_relaxed)) return;
-      take_chunks();
+      if (team_fn_ != nullptr) {
+        Team team(index, team_shared_);
+        team_fn_(job_.context, team);
+      } else {
+        take_chunks();
+      }
       if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_.notify_one();
     }
   }
 
   Job job_;
+  internal::MemberFn team_fn_ = nullptr;
+  Team::Shared* team_shared_ = nullptr;
   alignas(64) std::atomic<std::size_t> next_{0};
   alignas(64) std::atomic<int> busy_{0};
   alignas(64) std::atomic<unsigned> epoch_{0};
@@ -198,5 +225,29 @@ void run_chunks(std::size_t range, std::size_t grain, ChunkFn fn, void* context)
   t_is_running = false;
 }
 
+void run_members(MemberFn fn, void* context) {
+  Team alone(0, nullptr);
+  if (t_is_running) return fn(context, alone);
+  Shared& state = shared();
+  const std::unique_lock lock(state.mutex, std::try_to_lock);
+  if (!lock.owns_lock() || state.count == 1) return fn(context, alone);
+  if (state.pool == nullptr) state.pool = new Pool(state.count);
+  t_is_running = true;
+  state.pool->run_members(fn, context);
+  t_is_running = false;
+}
+
 }  // namespace internal
+
+void Team::meet(Shared& shared) {
+  const unsigned round = shared.round.load(std::memory_order_relaxed);
+  if (shared.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == shared.size) {
+    shared.arrived.store(0, std::memory_order_relaxed);
+    shared.round.store(round + 1, std::memory_order_release);
+    shared.round.notify_all();
+  } else {
+    wait_while(shared.round, round);
+  }
+}
+
 }  // namespace trivium

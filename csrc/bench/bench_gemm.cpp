@@ -92,7 +92,7 @@ void run(int threads) {
   const double stream = stream_rate(cold);
   std::printf("%d threads, stream %.1f GB/s\n", threads, stream * 1e-9);
   for (const Kernel& kernel : all()) {
-    if (kernel.isa > active_isa() || kernel.isa == Isa::kScalar) continue;
+    if (!includes(active_isa(), kernel.isa) || kernel.isa == Isa::kScalar) continue;
     const double peak = peak_rate(kernel);
     std::printf("%s: multiply-adds at %.1f GFLOP/s\n", kernel.name, peak * 1e-9);
     run_shape(kernel, cold, 576, 576, stream, peak);

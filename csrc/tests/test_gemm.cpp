@@ -27,7 +27,7 @@ struct Case {
 constexpr Case kCases[] = {{1, 1, 1},   {1, 32, 7},  {2, 33, 64},  {5, 70, 31},    {7, 96, 100},    {12, 64, 33},
                            {13, 31, 9}, {25, 65, 3}, {200, 40, 5}, {14, 40, 2100}, {1, 3000, 1030}, {3, 5, 0}};
 
-bool runs_here(const Kernel& kernel) { return kernel.isa <= detected_isa(); }
+bool runs_here(const Kernel& kernel) { return includes(detected_isa(), kernel.isa); }
 
 // One element by definition: w_k_stride and friends place B(k, n).
 float chain(const float* a, const float* b, std::size_t depth, std::size_t b_step) {

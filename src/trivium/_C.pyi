@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 def detected_isa() -> str:
     """
-    Name of the strongest instruction set that this processor runs: scalar, avx2 or avx512.
+    Name of the strongest instruction set that this processor runs: scalar, avx2, avxvnni, avx512 or avx512vnni.
     """
 
 def active_isa() -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ISA_OBJECT = re.compile(r"trivium_\w+_(scalar|avx2|avx512)\.dir")
+ISA_OBJECT = re.compile(r"trivium_\w+_(scalar|avx2|avxvnni|avx512|avx512vnni)\.dir")
 
 needs_objects = pytest.mark.skipif(
     shutil.which("nm") is None or not any((ROOT / "build").glob("*/CMakeFiles")), reason="needs nm and a native build"

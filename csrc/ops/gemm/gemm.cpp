@@ -62,7 +62,7 @@ std::span<const Kernel> all() { return kKernels; }
 
 const Kernel& best(Isa isa) {
   for (const Kernel& kernel : kKernels) {
-    if (kernel.isa <= isa) return kernel;
+    if (includes(isa, kernel.isa)) return kernel;
   }
   return kKernels[std::size(kKernels) - 1];
 }
