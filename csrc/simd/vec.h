@@ -24,5 +24,7 @@ struct VecScalar {
 
 [[maybe_unused]] inline VecScalar mul(VecScalar a, VecScalar b) { return {a.value * b.value}; }
 
+[[maybe_unused]] inline VecScalar add(VecScalar a, VecScalar b) { return {a.value + b.value}; }
+
 }  // namespace
 }  // namespace trivium

@@ -22,5 +22,7 @@ struct VecAvx2 {
 
 [[maybe_unused]] inline VecAvx2 mul(VecAvx2 a, VecAvx2 b) { return {_mm256_mul_ps(a.value, b.value)}; }
 
+[[maybe_unused]] inline VecAvx2 add(VecAvx2 a, VecAvx2 b) { return {_mm256_add_ps(a.value, b.value)}; }
+
 }  // namespace
 }  // namespace trivium

@@ -22,5 +22,7 @@ struct VecAvx512 {
 
 [[maybe_unused]] inline VecAvx512 mul(VecAvx512 a, VecAvx512 b) { return {_mm512_mul_ps(a.value, b.value)}; }
 
+[[maybe_unused]] inline VecAvx512 add(VecAvx512 a, VecAvx512 b) { return {_mm512_add_ps(a.value, b.value)}; }
+
 }  // namespace
 }  // namespace trivium
