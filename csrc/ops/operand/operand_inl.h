@@ -1,0 +1,104 @@
+// Writing rows of an operand. Included by ISA files only; everything here has internal linkage.
+//
+// Plain loops over one group of 32, which the compiler turns into each level's vectors; every operation is exact or
+// rounds once, so all levels write the same bits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/operand/operand.h"
+
+namespace trivium::operand {
+namespace {
+
+inline std::uint32_t bits_of(float value) { return __builtin_bit_cast(std::uint32_t, value); }
+inline float float_of(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
+
+// Adding 1.5 * 2^23 rounds a number below 2^22 to the nearest even integer and leaves it in the low bits of the sum.
+inline constexpr float kRounder = 12582912.0F;
+
+// Round to nearest even; NaN keeps its sign and becomes quiet.
+inline std::uint16_t bf16_of(float value) {
+  const std::uint32_t bits = bits_of(value);
+  const std::uint32_t rounded = (bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16;
+  const std::uint32_t quiet = (bits >> 16) | 0x40U;
+  return static_cast<std::uint16_t>((bits & 0x7FFFFFFFU) > 0x7F800000U ? quiet : rounded);
+}
+
+// The units, the scale and the sums of one group of kGroup values.
+struct Quantised {
+  std::uint32_t words[kGroup / 4];
+  float scale;
+  std::int32_t sums[2];  // of units 0..15 and 16..31
+};
+
+inline void quantise(const float* values, Quantised& out) {
+  std::uint32_t greatest = 0;  // |x| by its bits, so that NaN counts as the greatest
+  for (std::size_t i = 0; i < kGroup; ++i) {
+    const std::uint32_t size = bits_of(values[i]) & 0x7FFFFFFFU;
+    greatest = size > greatest ? size : greatest;
+  }
+  const float a = float_of(greatest);
+  const bool is_finite = greatest < 0x7F800000U;
+  // Below 2^-120 the quotient 127 / a overflows; such groups are zeros.
+  const bool is_zero = greatest < 0x03800000U;
+  const float inverse = is_zero ? 0.0F : 127.0F / a;
+  out.scale = is_finite ? (is_zero ? 0.0F : a / 127.0F) : float_of(0x7FC00000U);
+  std::uint8_t units[kGroup];
+  std::int32_t low = 0;
+  std::int32_t high = 0;
+  for (std::size_t i = 0; i < kGroup; ++i) {
+    units[i] = static_cast<std::uint8_t>(bits_of(values[i] * inverse + kRounder));
+  }
+  for (std::size_t i = 0; i < kGroup / 2; ++i) {
+    low += static_cast<std::int8_t>(units[i]);
+    high += static_cast<std::int8_t>(units[i + kGroup / 2]);
+  }
+  out.sums[0] = low;
+  out.sums[1] = high;
+  __builtin_memcpy(out.words, units, sizeof units);
+}
+
+inline void write_sums(const Layout& layout, Row row, std::size_t group, const Quantised& quantised) {
+  for (std::size_t i = 0; i < layout.num_sums; ++i) {
+    const SumKind kind = layout.sums[i];
+    const std::size_t pieces = kGroup / kind.group;
+    for (std::size_t piece = 0; piece < pieces; ++piece) {
+      const std::int32_t sum = pieces == 2 ? quantised.sums[piece] : quantised.sums[0] + quantised.sums[1];
+      const std::uint32_t word = kind.zero != 0
+                                     ? static_cast<std::uint32_t>(-static_cast<std::int32_t>(kind.zero) * sum)
+                                     : bits_of(quantised.scale * static_cast<float>(sum));
+      row.words[(layout.sums_at(i) + group * pieces + piece) * row.stride] = word;
+    }
+  }
+}
+
+// Writes values [first, first + count) of a row; both are multiples of kGroup (pad with zeros).
+inline void write_groups(const Layout& layout, Row row, std::size_t first, const float* values, std::size_t count) {
+  switch (layout.format) {
+    case Format::kF32:
+      for (std::size_t i = 0; i < count; ++i) row.words[(first + i) * row.stride] = bits_of(values[i]);
+      return;
+    case Format::kBf16:
+      for (std::size_t i = 0; i < count; i += 2) {
+        const std::uint32_t word = bf16_of(values[i]) | (static_cast<std::uint32_t>(bf16_of(values[i + 1])) << 16);
+        row.words[(first + i) / 2 * row.stride] = word;
+      }
+      return;
+    case Format::kQ8:
+      for (std::size_t i = 0; i < count; i += kGroup) {
+        Quantised quantised;
+        quantise(values + i, quantised);
+        std::uint32_t* units = row.words + (first + i) / 4 * row.stride;
+        for (std::size_t w = 0; w < kGroup / 4; ++w) units[w * row.stride] = quantised.words[w];
+        const std::size_t group = (first + i) / kGroup;
+        row.words[(layout.scales_at() + group) * row.stride] = bits_of(quantised.scale);
+        write_sums(layout, row, group, quantised);
+      }
+      return;
+  }
+}
+
+}  // namespace
+}  // namespace trivium::operand
