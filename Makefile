@@ -144,7 +144,7 @@ docs: $(STAMPS)/docs  ## the documentation, warnings as errors
 	$(VENV)/bin/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 
 bench: $(STAMPS)/dev $(STAMPS)/model $(STAMPS)/cxx  ## kernels, scheduler, and the whole engine offline
-	build/cxx/trivium_bench
+	for bench in build/cxx/trivium_bench_*; do $$bench || exit 1; done
 	$(PY) benchmarks/scheduler_step.py
 	$(VENV)/bin/trivium bench offline $(MODEL)
 

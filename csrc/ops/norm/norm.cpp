@@ -1,0 +1,56 @@
+// Selection, and the rows of a member. Compiled without ISA flags.
+#include "ops/norm/norm.h"
+
+namespace trivium::norm {
+
+#define TRIV_KERNEL(isa, function) void function(const RowArgs& args);
+#include "ops/norm/kernels.inc"
+#undef TRIV_KERNEL
+
+namespace {
+
+constexpr Kernel kKernels[] = {
+#define TRIV_KERNEL(isa, function) {isa, #function, function},
+#include "ops/norm/kernels.inc"
+#undef TRIV_KERNEL
+};
+
+template <class T>
+T* at_row(T* matrix, std::size_t row, std::size_t width) {
+  return matrix == nullptr ? nullptr : matrix + row * width;
+}
+
+}  // namespace
+
+std::span<const Kernel> all() { return kKernels; }
+
+const Kernel& best(Isa isa) {
+  for (const Kernel& kernel : kKernels) {
+    if (includes(isa, kernel.isa)) return kernel;
+  }
+  return kKernels[std::size(kKernels) - 1];
+}
+
+std::size_t scratch_bytes(std::size_t depth) { return sizeof(float) * depth; }
+
+void run(const Kernel& kernel, const Args& args, Team& team, void* scratch) {
+  const Team::Share share = team.share(args.num_rows);
+  for (std::size_t r = share.begin; r < share.end; ++r) {
+    const std::size_t from = args.rows == nullptr ? r : static_cast<std::size_t>(args.rows[r]);
+    RowArgs row{};
+    row.a = at_row(args.a, from, args.width);
+    row.b = at_row(args.b, from, args.width);
+    row.b_weight = args.b_weight;
+    row.weight = args.weight;
+    row.width = args.width;
+    row.eps = args.eps;
+    row.sum = at_row(args.sum, r, args.width);
+    row.floats = at_row(args.floats, r, args.width);
+    row.layout = args.layout;
+    if (args.operand != nullptr) row.row = operand::row_at(*args.layout, args.operand, args.num_rows, r);
+    row.scratch = static_cast<float*>(scratch);
+    kernel.run(row);
+  }
+}
+
+}  // namespace trivium::norm
