@@ -1,0 +1,1 @@
+"""Floor 4: from a graph to a plan: passes, memory plan, emission."""
