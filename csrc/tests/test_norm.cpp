@@ -53,6 +53,7 @@ Outputs run_case(const Kernel& kernel, const Case& c, operand::Format format) {
   args.num_rows = c.rows;
   args.width = c.width;
   args.eps = 1e-5F;
+  args.b_eps = 1e-5F;
   args.sum = out.sum.data();
   args.floats = out.floats.data();
   args.layout = &layout;

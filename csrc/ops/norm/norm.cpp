@@ -44,6 +44,7 @@ void run(const Kernel& kernel, const Args& args, Team& team, void* scratch) {
     row.weight = args.weight;
     row.width = args.width;
     row.eps = args.eps;
+    row.b_eps = args.b_eps;
     row.sum = at_row(args.sum, r, args.width);
     row.floats = at_row(args.floats, r, args.width);
     row.layout = args.layout;

@@ -1,6 +1,6 @@
 // Residual sum, RMS norm and rounding to an operand, in one pass over a row.
 //
-//   sum[r] = a[t] + b'[t],  b' = b, or rms(b) * b_weight       t = rows[r], or r
+//   sum[r] = a[t] + b'[t],  b' = b, or rms(b) * b_weight (with b_eps)      t = rows[r], or r
 //   out[r] = rms(sum) * weight, or sum itself                  written as an operand, as floats, or both
 //   rms(x) = x / sqrt(mean(x^2) + eps)                         Source: Zhang and Sennrich 2019, RMSNorm
 //
@@ -29,6 +29,7 @@ struct Args {
   std::size_t num_rows;      // rows of sum and out
   std::size_t width;
   float eps;
+  float b_eps;
   float* sum;                     // [num_rows, width], or null
   float* floats;                  // [num_rows, width], or null
   const operand::Layout* layout;  // of the operand; its depth is at least `width`
@@ -43,6 +44,7 @@ struct RowArgs {
   const float* weight;
   std::size_t width;
   float eps;
+  float b_eps;
   float* sum;
   float* floats;
   const operand::Layout* layout;

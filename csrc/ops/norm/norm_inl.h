@@ -49,7 +49,7 @@ void run_row(const RowArgs& args) {
   } else if (args.b_weight == nullptr) {
     for (std::size_t i = 0; i < width; ++i) x[i] = args.a[i] + args.b[i];
   } else {
-    const float scale = rms_scale<V>(args.b, width, args.eps);
+    const float scale = rms_scale<V>(args.b, width, args.b_eps);
     for (std::size_t i = 0; i < width; ++i) x[i] = args.a[i] + args.b[i] * scale * args.b_weight[i];
   }
   if (args.sum != nullptr) {
