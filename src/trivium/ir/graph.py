@@ -15,12 +15,16 @@ from typing import Literal
 
 from trivium.config.model import RopeConfig
 
-DType = Literal["f32", "i32", "kv"]
+DType = Literal["f32", "i32", "kv", "f32t", "bf16", "q8"]
+OperandKind = Literal["f32t", "bf16", "q8"]
 Dim = int | str
 Attribute = int | float | str | None | tuple[int, ...] | tuple[Dim, ...] | RopeConfig
 
 SYMBOLS = ("T", "B", "R")
 """Sizes known only when a step runs."""
+
+OPERAND_KINDS: tuple[OperandKind, ...] = ("f32t", "bf16", "q8")
+"""Element types of left operands of products, see `TensorType`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,10 @@ class TensorType:
     """What a value is: its element type and its sizes, numbers or symbols.
 
     `kv` is the type of the token that `kv_write` hands to `attention`: it holds nothing and orders the two.
+
+    A value of an operand kind can only be multiplied by weights: its rows are rounded and laid out for that. `f32t` is
+    not rounded, `bf16` to the nearest bfloat16, `q8` to eight bits with one scale for each 32 elements (`ir.rounding`
+    has the formulas). Its numbers are those after the rounding.
     """
 
     dtype: DType

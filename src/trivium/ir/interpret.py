@@ -12,11 +12,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trivium.base.errors import ensure
-from trivium.ir.meaning import MEANINGS, Pass
+from trivium.ir.fused_meaning import FUSED_MEANINGS
+from trivium.ir.meaning import PRIMITIVE_MEANINGS, Pass
 
 if TYPE_CHECKING:
     from trivium.ir.graph import Graph, Node
-    from trivium.ir.meaning import ArrayLibrary, KVMemory
+    from trivium.ir.meaning import AdapterSource, ArrayLibrary, KVMemory
+
+MEANINGS: Mapping[str, Callable[..., Any]] = {**PRIMITIVE_MEANINGS, **FUSED_MEANINGS}
+"""Op name to what it computes."""
 
 Trace = Callable[[str, Any], None]
 """Called with the name and the array of each value as it is made."""
@@ -66,19 +70,27 @@ class Interpreter:
         last_use = self._last_uses()
         self._program = [self._instruction(idx, node, last_use) for idx, node in enumerate(graph.nodes)]
 
-    def run(self, inputs: Mapping[str, Any], memory: KVMemory, *, trace: Trace | None = None) -> dict[str, Any]:
+    def run(
+        self,
+        inputs: Mapping[str, Any],
+        memory: KVMemory,
+        *,
+        adapters: AdapterSource | None = None,
+        trace: Trace | None = None,
+    ) -> dict[str, Any]:
         """Run every node.
 
         Args:
             inputs: Every input of the graph; `embeds` may be `None`.
             memory: The KV store as this step sees it.
+            adapters: The adapters of the step's requests; needed where the graph asks for them.
             trace: Called with every node output, in order; for finding where two runs part.
 
         Returns:
             The graph's outputs by name.
 
         Raises:
-            InternalError: An input is missing.
+            InternalError: An input is missing, or the adapters are.
 
         Effects:
             Writes the step's keys and values into `memory`.
@@ -89,7 +101,7 @@ class Interpreter:
         for value in self._graph.inputs:
             ensure(value.name in inputs, f"{self._graph.name}: input {value.name} is missing")
             cells[self._cells[value.name]] = inputs[value.name]
-        run = Pass(self._library, memory)
+        run = Pass(self._library, memory, adapters)
         for step in self._program:
             made = step.meaning(run, *[cells[cell] for cell in step.operands])
             if len(step.results) == 1:

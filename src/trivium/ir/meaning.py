@@ -1,4 +1,4 @@
-"""What each op computes, once, over the array API, so that one text runs on NumPy and on torch.
+"""What each primitive computes, once, over the array API, so that one text runs on NumPy and on torch.
 
 A meaning takes the `Pass` it runs in, then the op's operands in their declared order, then its attributes by name.
 Every meaning treats rows alone: row t of a result is the same bits whatever other rows are there. That holds because
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from trivium.base.errors import InternalError, ensure
 from trivium.ir.attention import KVRead, attend
 from trivium.ir.rope import rope_angles
 
@@ -66,12 +67,31 @@ class KVMemory(Protocol):
         ...
 
 
+class AdapterSource(Protocol):
+    """The adapters of one step's requests."""
+
+    def delta(self, parameter: str, x: Array, rows: str) -> Array:
+        """Compute what is added to the product with `parameter` [N, K].
+
+        Args:
+            parameter: Canonical name.
+            x: [rows, K] the product's left operand, not rounded.
+            rows: `T`: one row per token of the step; `R`: one per wanted row.
+
+        Returns:
+            [rows, N]; zeros for rows whose request has no adapter.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Pass:
     """What a forward pass runs with."""
 
     library: ArrayLibrary
     memory: KVMemory
+    adapters: AdapterSource | None = None
+    """Needed by graphs with the op `adapter_delta`, and by no others."""
 
     @property
     def xp(self) -> Any:
@@ -191,6 +211,18 @@ def gather_rows(_run: Pass, x: Array, rows: Array) -> Array:
     return x[rows]
 
 
+def adapter_delta(run: Pass, x: Array, *, parameters: tuple[str, ...], widths: tuple[int, ...], rows: str) -> Array:
+    """Ask the step's adapters, parameter by parameter."""
+    if run.adapters is None:
+        raise InternalError("the graph asks for adapters, and the step brings none")
+    deltas = []
+    for parameter, width in zip(parameters, widths, strict=True):
+        deltas.append(run.adapters.delta(parameter, x, rows))
+        found = tuple(deltas[-1].shape)
+        ensure(found == (x.shape[0], width), f"the adapters' delta of {parameter} is {found}")
+    return deltas[0] if len(deltas) == 1 else run.xp.concat(deltas, axis=-1)
+
+
 def silu(xp: Any, x: Array) -> Array:
     """Multiply x by its sigmoid; below -88 the exponential would overflow, and the product is nothing anyway."""
     tail = xp.maximum(x, -88.0)
@@ -216,11 +248,11 @@ def gelu_tanh(xp: Any, x: Array) -> Array:
 
 ACTIVATIONS: Mapping[str, Callable[[Any, Array], Array]] = {"silu": silu, "gelu_tanh": gelu_tanh}
 
-MEANINGS: Mapping[str, Callable[..., Any]] = {
+PRIMITIVE_MEANINGS: Mapping[str, Callable[..., Any]] = {
     meaning.__name__: meaning
     for meaning in (
         embed, rms_norm, gemm, split, reshape, rope_table, rope, kv_write, attention, gated, add, mul, scale, softcap,
-        gather_rows,
+        gather_rows, adapter_delta,
     )
 }  # fmt: skip
-"""Op name to what it computes; an op of several outputs gives a tuple."""
+"""Primitive to what it computes; an op of several outputs gives a tuple. Fused ops: `ir.fused_meaning`."""

@@ -1,6 +1,7 @@
 """The ops: what each takes, what it gives, and in one line what it means.
 
-`OPS` is the whole vocabulary of graphs. The arithmetic behind each line is in `ir.meaning`, once, for every array
+`OPS` is the whole vocabulary of graphs: the primitives below, in which models are written, and the fused ops of
+`ir.fused`, into which passes turn them. The arithmetic behind each line is in `ir.meaning`, once, for every array
 library; which kernels run it is decided by executors.
 
 Letters: T tokens, R wanted rows, M model width, N and K the sizes of a product, H query heads, G KV heads, D head
@@ -10,118 +11,61 @@ reads the KV of the row's own request, and `gather_rows`, which picks rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from functools import partial
 
-from trivium.base.errors import InternalError, ensure
+from trivium.base.errors import ensure
 from trivium.config.model import RopeConfig
-from trivium.ir.graph import Attribute, Dim, TensorType
-from trivium.ir.shapes import Shapes
+from trivium.ir.fused import FUSED
+from trivium.ir.graph import Dim, TensorType
+from trivium.ir.schema import (
+    ACTIVATIONS,
+    FLOAT,
+    MAYBE_FLOAT,
+    MAYBE_WHOLE,
+    TEXT,
+    TUPLE,
+    WHOLE,
+    Operands,
+    OpSchema,
+    Types,
+    op,
+)
 
-Operands = Mapping[str, TensorType | None]
-Attributes = Mapping[str, Attribute]
-ShapeRule = Callable[[Operands, Attributes], tuple[TensorType, ...]]
+PRIMITIVES: dict[str, OpSchema] = {}
+"""What model definitions are written in."""
 
-ACTIVATIONS = ("silu", "gelu_tanh")
-
-
-@dataclass(frozen=True, slots=True)
-class OpSchema:
-    """One line of the vocabulary."""
-
-    name: str
-    inputs: tuple[str, ...]
-    """Operand names in order; a trailing `?` marks an optional one."""
-    attributes: Mapping[str, tuple[type, ...]]
-    """Attribute names and the Python types they may have."""
-    infer: ShapeRule
-    """Types of the outputs; raises `InternalError` when operands do not fit."""
-    meaning: str
-    has_effect: bool = False
-
-    @property
-    def input_names(self) -> tuple[str, ...]:
-        """Operand names without their marks."""
-        return tuple(name.rstrip("?") for name in self.inputs)
+_op = partial(op, PRIMITIVES)
 
 
-OPS: dict[str, OpSchema] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class _Operands:
-    """Reads operands and attributes by name, with the shapes that matched so far."""
-
-    op: str
-    types: Operands
-    attributes: Attributes
-    shapes: Shapes = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shapes", Shapes(self.op))
-
-    def match(self, name: str, pattern: str, dtype: str = "f32") -> None:
-        """Match a required operand."""
-        found = self.types[name]
-        if found is None:
-            raise InternalError(f"{self.op}: {name} is missing")
-        self.shapes.match(name, found, pattern, "i32" if dtype == "i32" else "f32")
-
-    def match_optional(self, name: str, pattern: str) -> None:
-        """Match an operand if it is there."""
-        if self.types.get(name) is not None:
-            self.match(name, pattern)
-
-    def give(self, pattern: str) -> tuple[TensorType, ...]:
-        """Return one float output of these sizes."""
-        return (TensorType("f32", self.shapes.sizes(pattern)),)
-
-    def whole(self, attribute: str) -> int:
-        """Return a whole-number attribute."""
-        value = self.attributes[attribute]
-        if not isinstance(value, int):
-            raise InternalError(f"{self.op}: {attribute} is {value!r}; it must be a whole number")
-        return value
-
-
-def _op(
-    name: str, inputs: str, meaning: str, *, has_effect: bool = False, **attributes: tuple[type, ...]
-) -> Callable[[Callable[[_Operands], tuple[TensorType, ...]]], Callable[[_Operands], tuple[TensorType, ...]]]:
-    """Enter an op whose shape rule is the decorated function."""
-
-    def enter(rule: Callable[[_Operands], tuple[TensorType, ...]]) -> Callable[[_Operands], tuple[TensorType, ...]]:
-        def infer(types: Operands, given: Attributes) -> tuple[TensorType, ...]:
-            return rule(_Operands(name, types, given))
-
-        OPS[name] = OpSchema(name, tuple(inputs.split()), attributes, infer, meaning, has_effect)
-        return rule
-
-    return enter
-
-
-_FLOAT = (float,)
-_WHOLE = (int,)
-_MAYBE_FLOAT = (float, type(None))
-_MAYBE_WHOLE = (int, type(None))
-
-
-@_op("embed", "token_ids weight embeds?", "weight[token_ids] * scale; rows of embeds win where not NaN", scale=_FLOAT)
-def _embed(operands: _Operands) -> tuple[TensorType, ...]:
+@_op(
+    "embed",
+    "token_ids weight embeds?",
+    "weight[token_ids] * scale; rows of embeds win where not NaN",
+    tables="weight",
+    scale=FLOAT,
+)
+def _embed(operands: Operands) -> Types:
     operands.match("token_ids", "T", "i32")
     operands.match("weight", "V M")
     operands.match_optional("embeds", "T M")
     return operands.give("T M")
 
 
-@_op("rms_norm", "x weight", "x / sqrt(mean(x**2) + eps) * weight, over the last axis", eps=_FLOAT)
-def _rms_norm(operands: _Operands) -> tuple[TensorType, ...]:
+@_op("rms_norm", "x weight", "x / sqrt(mean(x**2) + eps) * weight, over the last axis", eps=FLOAT)
+def _rms_norm(operands: Operands) -> Types:
     operands.match("x", "... N")
     operands.match("weight", "N")
     return operands.give("... N")
 
 
-@_op("gemm", "x weight bias? delta?", "x @ weight.T + bias + delta; each element one sum over k in ascending order")
-def _gemm(operands: _Operands) -> tuple[TensorType, ...]:
+@_op(
+    "gemm",
+    "x weight bias? delta?",
+    "x @ weight.T + bias + delta; each element one sum over k in ascending order",
+    matrices="weight",
+)
+def _gemm(operands: Operands) -> Types:
     operands.match("x", "T K")
     operands.match("weight", "N K")
     operands.match_optional("bias", "N")
@@ -129,8 +73,8 @@ def _gemm(operands: _Operands) -> tuple[TensorType, ...]:
     return operands.give("T N")
 
 
-@_op("split", "x", "consecutive pieces of the last axis", sizes=(tuple,))
-def _split(operands: _Operands) -> tuple[TensorType, ...]:
+@_op("split", "x", "consecutive pieces of the last axis", sizes=TUPLE)
+def _split(operands: Operands) -> Types:
     operands.match("x", "... N")
     sizes = operands.attributes["sizes"]
     if not isinstance(sizes, tuple):
@@ -142,8 +86,8 @@ def _split(operands: _Operands) -> tuple[TensorType, ...]:
     return tuple(TensorType("f32", (*leading, size)) for size in pieces)
 
 
-@_op("reshape", "x", "the same elements in row-major order under another shape", shape=(tuple,))
-def _reshape(operands: _Operands) -> tuple[TensorType, ...]:
+@_op("reshape", "x", "the same elements in row-major order under another shape", shape=TUPLE)
+def _reshape(operands: Operands) -> Types:
     operands.match("x", "...")
     shape = operands.attributes["shape"]
     found = operands.shapes.sizes("...")
@@ -167,7 +111,7 @@ def _elements(shape: tuple[Dim, ...]) -> tuple[int, tuple[str, ...]]:
     "[T, 2, rotary_dim / 2]: cos and sin of each position's angles, times the attention factor",
     rope=(RopeConfig,),
 )
-def _rope_table(operands: _Operands) -> tuple[TensorType, ...]:
+def _rope_table(operands: Operands) -> Types:
     operands.match("positions", "T", "i32")
     operands.match("reach", "T", "i32")
     rope = operands.attributes["rope"]
@@ -178,7 +122,7 @@ def _rope_table(operands: _Operands) -> tuple[TensorType, ...]:
 
 
 @_op("rope", "x table", "rotate the pairs (i, i + rotary_dim / 2) of each head's first rotary_dim elements")
-def _rope(operands: _Operands) -> tuple[TensorType, ...]:
+def _rope(operands: Operands) -> Types:
     operands.match("x", "T H D")
     operands.match("table", "T 2 half")
     width, half = operands.shapes.number("D"), operands.shapes.number("half")
@@ -186,8 +130,8 @@ def _rope(operands: _Operands) -> tuple[TensorType, ...]:
     return operands.give("T H D")
 
 
-@_op("kv_write", "k v", "store K and V of the step's tokens in the KV store", has_effect=True, layer=_WHOLE)
-def _kv_write(operands: _Operands) -> tuple[TensorType, ...]:
+@_op("kv_write", "k v", "store K and V of the step's tokens in the KV store", has_effect=True, layer=WHOLE)
+def _kv_write(operands: Operands) -> Types:
     operands.match("k", "T G D")
     operands.match("v", "T G D")
     return (TensorType("kv"),)
@@ -197,12 +141,12 @@ def _kv_write(operands: _Operands) -> tuple[TensorType, ...]:
     "attention",
     "q kv",
     "per head: softmax(softcap(q . K * scale) over the request's positions p - window < j <= p) . V",
-    layer=_WHOLE,
-    scale=_FLOAT,
-    window=_MAYBE_WHOLE,
-    softcap=_MAYBE_FLOAT,
+    layer=WHOLE,
+    scale=FLOAT,
+    window=MAYBE_WHOLE,
+    softcap=MAYBE_FLOAT,
 )
-def _attention(operands: _Operands) -> tuple[TensorType, ...]:
+def _attention(operands: Operands) -> Types:
     operands.match("q", "T H D")
     token = operands.types["kv"]
     ensure(token is not None and token.dtype == "kv", "attention: kv must be what kv_write gave")
@@ -211,43 +155,63 @@ def _attention(operands: _Operands) -> tuple[TensorType, ...]:
     return operands.give("T H D")
 
 
-@_op("gated", "gate up", "activation(gate) * up", activation=(str,))
-def _gated(operands: _Operands) -> tuple[TensorType, ...]:
+@_op("gated", "gate up", "activation(gate) * up", activation=TEXT)
+def _gated(operands: Operands) -> Types:
     operands.match("gate", "...")
     operands.match("up", "...")
-    activation = operands.attributes["activation"]
-    ensure(activation in ACTIVATIONS, f"gated: activation {activation!r} is not one of {', '.join(ACTIVATIONS)}")
+    operands.one_of("activation", ACTIVATIONS)
     return operands.give("...")
 
 
 @_op("add", "a b", "a + b")
-def _add(operands: _Operands) -> tuple[TensorType, ...]:
+def _add(operands: Operands) -> Types:
     operands.match("a", "...")
     operands.match("b", "...")
     return operands.give("...")
 
 
 @_op("mul", "a b", "a * b")
-def _mul(operands: _Operands) -> tuple[TensorType, ...]:
+def _mul(operands: Operands) -> Types:
     operands.match("a", "...")
     operands.match("b", "...")
     return operands.give("...")
 
 
-@_op("scale", "x", "x * factor", factor=_FLOAT)
-def _scale(operands: _Operands) -> tuple[TensorType, ...]:
+@_op("scale", "x", "x * factor", factor=FLOAT)
+def _scale(operands: Operands) -> Types:
     operands.match("x", "...")
     return operands.give("...")
 
 
-@_op("softcap", "x", "cap * tanh(x / cap)", cap=_FLOAT)
-def _softcap(operands: _Operands) -> tuple[TensorType, ...]:
+@_op("softcap", "x", "cap * tanh(x / cap)", cap=FLOAT)
+def _softcap(operands: Operands) -> Types:
     operands.match("x", "...")
     return operands.give("...")
 
 
 @_op("gather_rows", "x rows", "x[rows]")
-def _gather_rows(operands: _Operands) -> tuple[TensorType, ...]:
+def _gather_rows(operands: Operands) -> Types:
     operands.match("x", "T M")
     operands.match("rows", "R", "i32")
     return operands.give("R M")
+
+
+@_op(
+    "adapter_delta",
+    "x",
+    "for each row what its request's adapter adds to the products with `parameters`, one after the other; mostly zeros",
+    parameters=TUPLE,
+    widths=TUPLE,
+    rows=TEXT,
+)
+def _adapter_delta(operands: Operands) -> Types:
+    operands.match("x", "S K")
+    operands.one_of("rows", [str(dim) for dim in operands.shapes.sizes("S")])
+    parameters, widths = operands.attributes["parameters"], operands.attributes["widths"]
+    if not isinstance(parameters, tuple) or not isinstance(widths, tuple):
+        return ()
+    ensure(len(parameters) == len(widths) > 0, f"adapter_delta: {len(parameters)} parameters, {len(widths)} widths")
+    return (TensorType("f32", (*operands.shapes.sizes("S"), sum(int(width) for width in widths))),)
+
+
+OPS: Mapping[str, OpSchema] = {**PRIMITIVES, **FUSED}

@@ -11,13 +11,13 @@ from collections.abc import Callable
 
 from trivium.base.errors import InternalError
 from trivium.config.model import RopeConfig
-from trivium.ir.graph import Attribute, Dim, DType, Graph, Node, TensorType, Value
+from trivium.ir.graph import OPERAND_KINDS, Attribute, Dim, DType, Graph, Node, TensorType, Value
 from trivium.ir.ops import OPS
 from trivium.ir.printer import ABSENT
 
 _NODE = re.compile(r"^(?P<names>[^:]+): (?P<types>.+?) = (?P<op>\w+)\((?P<inputs>[^;)]*)(?:; (?P<attributes>.*))?\)$")
-_TYPE = re.compile(r"(?P<kv>kv)|(?P<dtype>f32|i32)\[(?P<dims>[^\]]*)\]")
-_DTYPES: dict[str, DType] = {"f32": "f32", "i32": "i32"}
+_DTYPES: dict[str, DType] = {"f32": "f32", "i32": "i32", **{kind: kind for kind in OPERAND_KINDS}}
+_TYPE = re.compile(rf"(?P<kv>kv)|(?P<dtype>{'|'.join(_DTYPES)})\[(?P<dims>[^\]]*)\]")
 
 
 def parse(text: str) -> Graph:

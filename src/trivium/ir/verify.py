@@ -11,8 +11,9 @@ from collections.abc import Mapping
 
 from trivium.base.errors import InternalError, ensure
 from trivium.ir.graph import SYMBOLS, Graph, Node, TensorType, Value
-from trivium.ir.ops import OPS, OpSchema
+from trivium.ir.ops import OPS
 from trivium.ir.printer import node_text
+from trivium.ir.schema import OpSchema
 
 
 def verify(graph: Graph) -> None:
@@ -84,13 +85,17 @@ def _verify_attributes(node: Node, schema: OpSchema) -> None:
         ensure(is_finite, f"{node.op}: {name} is {value!r}; it must be finite")
 
 
+_WRITERS, _READERS = ("kv_write", "rope_kv"), ("attention", "attend")
+"""Ops that give a kv token, last of their outputs, and ops that take one, second of their operands."""
+
+
 def _verify_effects(node: Node, writers: dict[str, int]) -> None:
     layer = node.attributes.get("layer")
-    if node.op == "kv_write" and isinstance(layer, int):
-        ensure(layer >= 0, f"kv_write: layer {layer} is negative")
-        ensure(layer not in writers.values(), f"kv_write: the KV of layer {layer} is written twice")
-        writers[node.outputs[0].name] = layer
-    if node.op == "attention":
+    if node.op in _WRITERS and isinstance(layer, int):
+        ensure(layer >= 0, f"{node.op}: layer {layer} is negative")
+        ensure(layer not in writers.values(), f"{node.op}: the KV of layer {layer} is written twice")
+        writers[node.outputs[-1].name] = layer
+    if node.op in _READERS:
         token = node.inputs[1]
         written = None if token is None else writers.get(token)
-        ensure(written == layer, f"attention: reads layer {layer} with the token of layer {written}")
+        ensure(written == layer, f"{node.op}: reads layer {layer} with the token of layer {written}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from trivium.base.errors import CheckpointError, ensure
+from trivium.ir.ops import OPS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -97,11 +98,12 @@ def _float32_bytes(shape: tuple[int, ...]) -> int:
 def _uses(graph: Graph) -> dict[str, set[str]]:
     """Parameter name to how the graph uses it: looked up by rows, multiplied by, or elementwise."""
     uses: dict[str, set[str]] = {param.name: set() for param in graph.params}
-    roles = {("embed", 1): "rows", ("gemm", 1): "product"}
     for node in graph.nodes:
-        for idx, name in enumerate(node.inputs):
+        schema = OPS[node.op]
+        for operand, name in zip(schema.input_names, node.inputs, strict=True):
             if name in uses:
-                uses[name].add(roles.get((node.op, idx), "elements"))
+                is_matrix, is_table = operand in schema.matrices, operand in schema.tables
+                uses[name].add("product" if is_matrix else "rows" if is_table else "elements")
     for name, found in uses.items():
         is_one_form = found == {"elements"} or (found and found <= {"rows", "product"})
         ensure(is_one_form, f"{graph.name}: parameter {name} is used as {sorted(found)}, which no one form serves")

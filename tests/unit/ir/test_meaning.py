@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.tiny_steps import ExactKernels
+from trivium.base.errors import InternalError
 from trivium.config.model import RopeConfig
 from trivium.ir import attention
 from trivium.ir.attention import KVRead, Sight
-from trivium.ir.meaning import MEANINGS, Pass
+from trivium.ir.interpret import MEANINGS
+from trivium.ir.meaning import Pass
 from trivium.ir.ops import OPS
 from trivium.runtime.arrays import Matrix, NumpyLibrary
 
@@ -141,6 +143,27 @@ def test_kv_write_hands_keys_and_values_to_the_memory() -> None:
     memory, k, v = OneRead(), draw(3, 2, 4), draw(3, 2, 4)
     assert run("kv_write", k, v, memory=memory, layer=5) is None
     assert memory.written == [(5, k, v)]
+
+
+class TwoAdapters:
+    """Deltas that say what was asked."""
+
+    def __init__(self, width: int = 3) -> None:
+        self.width = width
+
+    def delta(self, parameter: str, x: np.ndarray, rows: str) -> np.ndarray:
+        return np.full((len(x), self.width), len(parameter) + x[0, 0] + (rows == "R") * 0.5, np.float32)
+
+
+def test_adapter_deltas_come_from_the_step_parameter_by_parameter() -> None:
+    x, library = np.ones((2, 4), np.float32), NumpyLibrary(ExactKernels())
+    attributes = {"parameters": ("a", "bcd"), "widths": (3, 3), "rows": "R"}
+    found = MEANINGS["adapter_delta"](Pass(library, OneRead(), TwoAdapters()), x, **attributes)
+    np.testing.assert_array_equal(found, np.repeat([[2.5, 4.5]], 2, axis=0).repeat(3, axis=1))
+    with pytest.raises(InternalError, match="the step brings none"):
+        run("adapter_delta", x, **attributes)
+    with pytest.raises(InternalError, match=r"delta of a is \(2, 4\)"):
+        MEANINGS["adapter_delta"](Pass(library, OneRead(), TwoAdapters(4)), x, **attributes)
 
 
 def attend_slowly(

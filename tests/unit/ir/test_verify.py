@@ -9,8 +9,9 @@ import pytest
 from trivium.base.errors import InternalError
 from trivium.config.model import RopeConfig
 from trivium.ir.builder import Builder
+from trivium.ir.fused import FUSED
 from trivium.ir.graph import TensorType
-from trivium.ir.ops import OPS
+from trivium.ir.ops import OPS, PRIMITIVES
 from trivium.ir.parser import parse
 from trivium.ir.shapes import Shapes
 from trivium.ir.verify import verify
@@ -113,6 +114,8 @@ def test_shapes_bind_letters_across_operands() -> None:
 
 
 def test_every_op_says_what_it_means() -> None:
-    assert len(OPS) == 15
+    assert len(PRIMITIVES) == 16
+    assert len(FUSED) == 6
+    assert not set(PRIMITIVES) & set(FUSED)
     assert all(schema.meaning and schema.inputs for schema in OPS.values())
-    assert [name for name, schema in OPS.items() if schema.has_effect] == ["kv_write"]
+    assert [name for name, schema in OPS.items() if schema.has_effect] == ["kv_write", "rope_kv"]
