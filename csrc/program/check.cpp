@@ -16,7 +16,21 @@ void Checker::check(const Step& step) {
   check_requests(step);
   check_tokens(step);
   check_rows(step);
-  for (std::size_t group = 0; group < limits_.groups.size(); ++group) check_group(step, group);
+  TRIV_CHECK(step.copies.size() == limits_.groups.size(), "step has copies of %zu KV groups, not %zu",
+             step.copies.size(), limits_.groups.size());
+  for (std::size_t group = 0; group < limits_.groups.size(); ++group) {
+    check_copies(step, group);
+    check_group(step, group);
+  }
+}
+
+void Checker::check_copies(const Step& step, std::size_t group) const {
+  const std::size_t limit = limits_.groups[group].num_pages;
+  for (const auto& [source, target] : step.copies[group]) {
+    const bool is_page = static_cast<std::size_t>(source) < limit && static_cast<std::size_t>(target) < limit;
+    TRIV_CHECK(is_page && source != target, "step copies page %d to %d of group %zu, which has %zu pages", source,
+               target, group, limit);
+  }
 }
 
 void Checker::check_requests(const Step& step) const {

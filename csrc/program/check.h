@@ -35,6 +35,7 @@ class Checker {
   void check_requests(const Step& step) const;
   void check_tokens(const Step& step) const;
   void check_rows(const Step& step) const;
+  void check_copies(const Step& step, std::size_t group) const;
   void check_group(const Step& step, std::size_t group);
 
   Limits limits_;

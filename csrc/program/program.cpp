@@ -30,32 +30,30 @@ std::byte* Program::scratch_of(int member) {
   return scratch_.data() + start + scratch_bytes_ * static_cast<std::size_t>(member);
 }
 
-void Program::prepare(const Step& step) {
+void Program::copy_pages(const Step& step, Team& team) const {
+  bool has_copies = false;
+  for (std::size_t group = 0; group < step.copies.size(); ++group) {
+    if (step.copies[group].empty()) continue;
+    attention::copy_pages(stores_[group], step.copies[group], team);
+    has_copies = true;
+  }
+  if (has_copies) team.barrier();
+}
+
+void Program::run(const Step& step, std::byte* arena, Part part, double* seconds) {
   TRIV_CHECK(!scratch_.empty(), "program: run before it was sealed");
+  TRIV_CHECK(part.begin <= part.end && part.end <= size(), "program: part [%zu, %zu) of %zu instructions", part.begin,
+             part.end, size());
   if (scratch_.size() < scratch_bytes_ * static_cast<std::size_t>(num_threads()) + kLine) seal();  // more threads now
-  for (const auto& instruction : instructions_) instruction->prepare(step);
-}
-
-void Program::run(const Step& step, std::byte* arena) {
-  prepare(step);
+  for (std::size_t i = part.begin; i < part.end; ++i) instructions_[i]->prepare(step);
   run_team([&](Team& team) {
     const Frame frame{step, arena, scratch_of(team.index())};
-    for (const auto& instruction : instructions_) {
-      instruction->run(frame, team);
-      team.barrier();
-    }
-  });
-}
-
-void Program::run_timed(const Step& step, std::byte* arena, double* seconds) {
-  prepare(step);
-  run_team([&](Team& team) {
-    const Frame frame{step, arena, scratch_of(team.index())};
+    if (part.begin == 0) copy_pages(step, team);
     double begun = now_s();
-    for (std::size_t i = 0; i < instructions_.size(); ++i) {
+    for (std::size_t i = part.begin; i < part.end; ++i) {
       instructions_[i]->run(frame, team);
       team.barrier();
-      if (team.index() != 0) continue;
+      if (seconds == nullptr || team.index() != 0) continue;
       const double ended = now_s();
       seconds[i] += ended - begun;
       begun = ended;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/team.h"
+#include "ops/attention/pages.h"
 
 namespace trivium::program {
 
@@ -44,6 +45,7 @@ struct Step {
   const float* embeds;             // [T, M] or null
   std::span<const PageTable> page_tables;
   std::span<const RopeChoice> ropes;
+  std::span<const std::vector<attention::PageCopy>> copies;  // per KV group, executed before anything else
 };
 
 // Which of a step's sizes counts a buffer's rows.
@@ -75,6 +77,12 @@ class Instruction {
   virtual std::size_t scratch_bytes() const { return 0; }
 };
 
+// Instructions [begin, end) of a program.
+struct Part {
+  std::size_t begin;
+  std::size_t end;
+};
+
 class Program {
  public:
   Program() = default;
@@ -83,18 +91,21 @@ class Program {
 
   void add(std::unique_ptr<Instruction> instruction);
   std::size_t size() const { return instructions_.size(); }
+  // The KV stores, one per group, whose pages steps may ask to copy.
+  void keep(std::vector<attention::Store> stores) { stores_ = std::move(stores); }
   // Allocates scratch for as many members as the pool has; called once, after the last add.
   void seal();
-  // Runs every instruction. Throws std::invalid_argument before `seal`.
-  void run(const Step& step, std::byte* arena);
-  // As run, and adds each instruction's wall time in seconds, barrier included, to `seconds` [size()].
-  void run_timed(const Step& step, std::byte* arena, double* seconds);
+  // Runs a part; one that begins at 0 copies pages first. Where `seconds` [size()] is given, adds to it each
+  // instruction's wall time, barrier included. Throws std::invalid_argument before `seal`.
+  void run(const Step& step, std::byte* arena, Part part, double* seconds);
 
  private:
   std::byte* scratch_of(int member);
-  void prepare(const Step& step);
+
+  void copy_pages(const Step& step, Team& team) const;
 
   std::vector<std::unique_ptr<Instruction>> instructions_;
+  std::vector<attention::Store> stores_;
   std::vector<std::byte> scratch_;
   std::size_t scratch_bytes_ = 0;  // of one member
 };

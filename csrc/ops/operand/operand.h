@@ -88,4 +88,7 @@ inline Row row_at(const Layout& layout, void* operand, std::size_t num_rows, std
   return {words, tiles.height(tile)};
 }
 
+// What a row's units stand for: [depth] floats. For tests, and for finding where two runs part.
+void read_row(const Layout& layout, const void* operand, std::size_t num_rows, std::size_t row, float* out);
+
 }  // namespace trivium::operand
