@@ -1,0 +1,78 @@
+"""Round what products multiply, as their weights want it, where it is made.
+
+A product's left operand becomes a value of its weights' operand kind. Three ops can give their result rounded beside,
+or instead of, float32: `add_norm`, `attend` and `gated_projection`. For all other makers, and where products of two
+kinds read one value, an `add_norm` that neither adds nor norms does the rounding. Forms that nobody reads any more are
+taken away by `drop_unused`.
+
+::
+
+    n = add_norm(x, w; gives=wide);  projection(n, q)   ->  n, o = add_norm(x, w; gives=wide, operand); projection(o, q)
+    projection(x, q)                                    ->  o = add_norm(x; gives=operand); projection(o, q)
+
+This is the one pass that changes numbers.
+"""
+
+from __future__ import annotations
+
+from trivium.base.errors import ensure
+from trivium.compile.edit import GraphEditor, operand, operands
+from trivium.compile.options import PassOptions
+from trivium.ir.graph import Attribute, Graph, Node, OperandKind
+from trivium.ir.ops import OPS
+
+_PRODUCTS = ("projection", "projection_add", "gated_projection")
+_CAN_ROUND = ("add_norm", "attend", "gated_projection")
+
+
+def choose_operands(graph: Graph, options: PassOptions) -> Graph:
+    """See the module.
+
+    Raises:
+        InternalError: A product merges weights that need different kinds, or a weight's kind is not known.
+    """
+    editor = GraphEditor(graph)
+    rounded: dict[tuple[str, OperandKind], str] = {}
+    for product in editor.nodes(*_PRODUCTS):
+        found, x = operands(product), operand(product, "x")
+        if editor.type_of(x).dtype != "f32":
+            continue
+        weights = [found[name] for name in OPS[product.op].matrices]
+        kinds = {options.kind_of(weight) for weight in weights if weight is not None}
+        ensure(len(kinds) == 1, f"{graph.name}: a {product.op} merges weights of {len(kinds)} operand kinds: {weights}")
+        (kind,) = kinds
+        if (x, kind) not in rounded:
+            rounded[x, kind] = _round(editor, x, kind)
+        names = [value.name for value in product.outputs]
+        inputs = {**found, "x": rounded[x, kind]}
+        editor.replace([product], editor.node(product.op, inputs, product.attributes, names), at=product)
+    return editor.build()
+
+
+def _round(editor: GraphEditor, x: str, kind: OperandKind) -> str:
+    """Return the value that is `x` rounded to `kind`, which is new."""
+    name = editor.fresh()
+    maker = editor.maker(x)
+    if maker is not None and maker.op in _CAN_ROUND and maker.attributes["kind"] is None and _is_result(maker, x):
+        gives = (*_forms(maker), "operand")
+        attributes: dict[str, Attribute] = {**maker.attributes, "kind": kind, "gives": gives}
+        names = [*(value.name for value in maker.outputs), name]
+        editor.replace([maker], editor.node(maker.op, operands(maker), attributes, names), at=maker)
+        return name
+    apart = editor.node("add_norm", {"a": x}, {"eps": None, "kind": kind, "gives": ("operand",)}, [name])
+    if maker is None:
+        editor.insert_first(apart)
+    else:
+        editor.insert_after(maker, apart)
+    return name
+
+
+def _is_result(maker: Node, x: str) -> bool:
+    """Whether `x` is what the maker's operand would be rounded from: its result, or a sum that is not normed."""
+    is_sum = _forms(maker)[[value.name for value in maker.outputs].index(x)] == "sum"
+    return not is_sum or operands(maker)["weight"] is None
+
+
+def _forms(maker: Node) -> tuple[str, ...]:
+    gives = maker.attributes["gives"]
+    return tuple(str(form) for form in gives) if isinstance(gives, tuple) else ()
