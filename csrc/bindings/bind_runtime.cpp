@@ -17,6 +17,7 @@ void bind_runtime(nb::module_& m) {
       "active_isa", [] { return std::string(isa_name(active_isa())); },
       "Name of the instruction set that kernels are chosen by: the detected one, lowered by TRIVIUM_ISA.");
   m.def("compiler", [] { return std::string(TRIVIUM_COMPILER); }, "Compiler and version that built this module.");
+  m.def("kernel_version", [] { return std::string(TRIVIUM_KERNEL_VERSION); }, "Digest of the sources of the kernels.");
   m.def("usable_cores", &usable_cores, "Cores this process may use, by affinity and cgroup quota.");
   m.def("num_threads", &num_threads, "Threads that kernels use, the caller included.");
   m.def("set_num_threads", &set_num_threads, nb::arg("count"), nb::call_guard<nb::gil_scoped_release>(),

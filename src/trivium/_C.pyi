@@ -21,6 +21,9 @@ def active_isa() -> str:
 def compiler() -> str:
     """Compiler and version that built this module."""
 
+def kernel_version() -> str:
+    """Digest of the sources of the kernels."""
+
 def usable_cores() -> int:
     """Cores this process may use, by affinity and cgroup quota."""
 

@@ -15,6 +15,9 @@
     ├── ModelError                      a model cannot be found, fetched or understood
     │   ├── CheckpointError             a file is truncated, malformed, or lacks a tensor
     │   └── UnknownArchitectureError    no definition for this architecture; lists what is known
+    ├── PlanError                       a compiled plan cannot be read, written or run
+    │   ├── PlanFormatError             its file is damaged, was edited, or is of another version
+    │   └── PlanMismatchError           a plan that was named is for another model, processor or other limits
     ├── CapacityError                   try later: a queue is full (429 or 503, with Retry-After)
     ├── DeadlineExceededError           the request's own time limit passed before its answer was complete (504)
     ├── EngineDeadError                 the engine process died while the request was open (503)
@@ -115,6 +118,24 @@ class UnknownArchitectureError(ModelError):
     """The checkpoint names an architecture without a definition here."""
 
     code = "unknown_architecture"
+
+
+class PlanError(TriviumError):
+    """A compiled plan cannot be read, written or run."""
+
+    code = "plan_error"
+
+
+class PlanFormatError(PlanError):
+    """A plan's file is damaged, was edited, or was written by another version; compile again."""
+
+    code = "plan_format_error"
+
+
+class PlanMismatchError(PlanError):
+    """A plan that was named does not fit what was asked; the message lists what differs, field by field."""
+
+    code = "plan_mismatch"
 
 
 class CapacityError(TriviumError):

@@ -91,6 +91,12 @@ def describe() -> NativeDescription:
     )
 
 
+def kernel_version() -> str:
+    """Return the version of the kernels' sources, by which plans and timings are kept; `none` without the module."""
+    module, _ = _find()
+    return "none" if module is None else str(cast("Any", module).kernel_version())
+
+
 def set_num_threads(count: int) -> None:
     """Set the compute threads of the native kernels; without them, only the value is checked.
 
