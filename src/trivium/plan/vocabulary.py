@@ -80,7 +80,7 @@ def _schema(
 INSTRUCTIONS: Mapping[str, InstructionSchema] = {
     "embed": _schema("token_ids:whole embeds?", "weight", "out", "scale"),
     "rope_table": _schema("positions:whole reach:whole", "", "out", "rope"),
-    "add_norm": _schema("a b? rows:whole?", "weight? b_weight?", "sum? wide? operand:operand?", "eps"),
+    "add_norm": _schema("a b? rows:whole?", "weight? b_weight?", "sum? wide? operand:operand?", "eps", ("a", "sum")),
     "adapter_delta": _schema("x", "", "out", "parameters widths rows"),
     "projection": _schema("x:operand delta?", "weight_0 weight_1? weight_2? bias?", "out", "scale softcap sums"),
     "projection_add": _schema("x:operand residual delta?", "weight_0 bias?", "out", "sums", ("residual", "out")),

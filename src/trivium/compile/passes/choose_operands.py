@@ -1,9 +1,9 @@
 """Round what products multiply, as their weights want it, where it is made.
 
-A product's left operand becomes a value of its weights' operand kind. Three ops can give their result rounded beside,
-or instead of, float32: `add_norm`, `attend` and `gated_projection`. For all other makers, and where products of two
-kinds read one value, an `add_norm` that neither adds nor norms does the rounding. Forms that nobody reads any more are
-taken away by `drop_unused`.
+A product's left operand becomes a value of its weights' operand kind, padded to their blocks. Three ops can give their
+result rounded beside, or instead of, float32: `add_norm`, `attend` and `gated_projection`. For all other makers, and
+where products that need different operands read one value, an `add_norm` that neither adds nor norms does the rounding.
+Forms that nobody reads any more are taken away by `drop_unused`.
 
 ::
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from trivium.base.errors import ensure
 from trivium.compile.edit import GraphEditor, operand, operands
-from trivium.compile.options import PassOptions
+from trivium.compile.options import LeftOperand, PassOptions
 from trivium.ir.graph import Attribute, Graph, Node, OperandKind
 from trivium.ir.ops import OPS
 
@@ -29,22 +29,22 @@ def choose_operands(graph: Graph, options: PassOptions) -> Graph:
     """See the module.
 
     Raises:
-        InternalError: A product merges weights that need different kinds, or a weight's kind is not known.
+        InternalError: A product merges weights that need different operands, or a weight's format is not known.
     """
     editor = GraphEditor(graph)
-    rounded: dict[tuple[str, OperandKind], str] = {}
+    rounded: dict[tuple[str, LeftOperand], str] = {}
     for product in editor.nodes(*_PRODUCTS):
         found, x = operands(product), operand(product, "x")
         if editor.type_of(x).dtype != "f32":
             continue
-        weights = [found[name] for name in OPS[product.op].matrices]
-        kinds = {options.kind_of(weight) for weight in weights if weight is not None}
-        ensure(len(kinds) == 1, f"{graph.name}: a {product.op} merges weights of {len(kinds)} operand kinds: {weights}")
-        (kind,) = kinds
-        if (x, kind) not in rounded:
-            rounded[x, kind] = _round(editor, x, kind)
+        weights = [weight for name in OPS[product.op].matrices if (weight := found[name]) is not None]
+        wanted = {options.left_of(weight, editor.type_of(x).shape[-1]) for weight in weights}
+        ensure(len(wanted) == 1, f"{graph.name}: a {product.op} merges weights that need different operands: {weights}")
+        (left,) = wanted
+        if (x, left) not in rounded:
+            rounded[x, left] = _round(editor, x, left.kind)
         names = [value.name for value in product.outputs]
-        inputs = {**found, "x": rounded[x, kind]}
+        inputs = {**found, "x": rounded[x, left]}
         editor.replace([product], editor.node(product.op, inputs, product.attributes, names), at=product)
     return editor.build()
 

@@ -25,7 +25,8 @@ def fuse_gated_projection(graph: Graph, options: PassOptions) -> Graph:
         if gate is None or up is None or gate.op != "gemm" or up.op != "gemm":
             continue
         weights = [operand(gate, "weight"), operand(up, "weight")]
-        if operand(gate, "x") != operand(up, "x") or len({options.kind_of(weight) for weight in weights}) != 1:
+        depth = editor.type_of(operand(gate, "x")).shape[-1]
+        if operand(gate, "x") != operand(up, "x") or len({options.left_of(each, depth) for each in weights}) != 1:
             continue
         can_merge, delta = merged_delta(editor, [operands(gate)["delta"], operands(up)["delta"]], before=gated)
         if not can_merge:

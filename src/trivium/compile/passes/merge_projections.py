@@ -55,8 +55,10 @@ def _gemm_behind(editor: GraphEditor, value: str, user: Node) -> Node | None:
 def _merge(editor: GraphEditor, gemms: Sequence[Node], options: PassOptions) -> None:
     """Replace three products by one and a split, if they may be merged."""
     names = {operand(gemm, "x") for gemm in gemms}
-    kinds = {options.kind_of(operand(gemm, "weight")) for gemm in gemms}
-    if len({result(gemm) for gemm in gemms}) != 3 or len(names) != 1 or len(kinds) != 1:  # noqa: PLR2004 - q, k and v
+    if len({result(gemm) for gemm in gemms}) != 3 or len(names) != 1:  # noqa: PLR2004 - q, k and v
+        return
+    depth = editor.type_of(names.pop()).shape[-1]
+    if len({options.left_of(operand(gemm, "weight"), depth) for gemm in gemms}) != 1:
         return
     # Where the first of them stands: what they share is defined by then, and nobody reads a result before.
     first = editor.first_of(gemms)
