@@ -17,6 +17,7 @@ from trivium.models.keys import Keys
 from trivium.models.layer_kinds import FULL, layer_kinds, layer_windows
 from trivium.models.parse_rope import parse_rope, usable_positions
 from trivium.models.registry import find_architecture
+from trivium.weights.zero_points import layout_of
 
 COMMON_DEFAULTS: Mapping[str, Any] = {
     "hidden_act": "silu",
@@ -105,9 +106,7 @@ def _text_keys(hf_config: Mapping[str, Any], architecture: Architecture) -> Keys
 def _refuse_unsupported(keys: Keys, architecture: Architecture) -> None:
     """Refuse what is known to change the model's numbers and has no place in this architecture."""
     if keys.has("quantization_config"):
-        raise ModelError(
-            f"{architecture.name}: 'quantization_config' names a quantized checkpoint; none is supported yet"
-        )
+        layout_of({"quantization_config": keys.value("quantization_config")}, architecture.name)
     if keys.value("use_bidirectional_attention"):
         raise keys.refusal("use_bidirectional_attention", "false; only causal attention is supported")
     rules = {architecture.qkv_bias, architecture.out_bias, architecture.mlp_bias}

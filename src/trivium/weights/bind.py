@@ -13,9 +13,12 @@ from numpy.typing import NDArray
 
 from trivium.base.errors import CheckpointError
 from trivium.config.model import ModelConfig
+from trivium.weights.codes import own_format, read_codes
 from trivium.weights.formats import FORMATS
+from trivium.weights.kinds import Codes
 from trivium.weights.names import Rule, expand, hub_name, hub_prefix, is_leftover, rules_for, stored_rows, taken_rows
-from trivium.weights.stored import Checkpoint, StoredTensor
+from trivium.weights.stored import Checkpoint, Tensor
+from trivium.weights.zero_points import ZeroPointTensor
 
 Shape = tuple[int, ...]
 
@@ -29,7 +32,7 @@ class Parameter:
     name: str
     """Canonical name."""
     shape: Shape
-    stored: StoredTensor
+    stored: Tensor
     rows: NDArray[np.intp] | slice | None
     """Rows of the stored tensor, in order; `None` takes all."""
     offset: float
@@ -50,6 +53,34 @@ class Parameter:
         """
         values = self.stored.float32(self.rows)
         return values if self.offset == 0.0 else np.add(values, np.float32(self.offset), out=values)
+
+    @property
+    def own_format(self) -> str:
+        """The panel format that keeps a matrix as the checkpoint has it: key of `kinds.PANEL_FORMATS`.
+
+        Raises:
+            CheckpointError: The format cannot be packed.
+        """
+        return own_format(self.stored) if self.offset == 0.0 else "f32"
+
+    def codes(self, panel_format: str, start: int = 0, end: int | None = None) -> Codes:
+        """Read a matrix, or some of its rows, as a record for the packer.
+
+        Args:
+            panel_format: Key of `kinds.PANEL_FORMATS`; exact when it is `own_format` or f32, see `weights.quantize`
+                for the others.
+            start: First row.
+            end: One past the last row; `None` for all.
+
+        Returns:
+            A record of new arrays, in canonical form and order.
+
+        Raises:
+            CheckpointError: A value or scale is not finite, or does not fit the format.
+        """
+        everything = np.arange(self.stored.shape[0], dtype=np.intp)
+        rows = everything if self.rows is None else everything[self.rows]
+        return read_codes(self.stored, panel_format, rows=rows[start:end], offset=self.offset)
 
 
 def bind_parameters(
@@ -74,7 +105,11 @@ def bind_parameters(
     rules = _rules(checkpoint, config)
     used = {rules[name].stored for name in wanted if name in rules}
     missing = [_missing(name, rules, checkpoint) for name in wanted if _is_missing(name, rules, checkpoint)]
-    unused = [name for name in checkpoint.tensors if name not in used and not is_leftover(name, config)]
+    unused = [
+        name
+        for name in checkpoint.tensors
+        if name not in used and not is_leftover(name, config) and not _is_zero_bias(name, checkpoint)
+    ]
     _refuse(checkpoint, "lacks tensors", missing, hint=_head_hint(wanted, missing))
     wrong = [problem for name, shape in wanted.items() if (problem := _problem(rules[name], checkpoint, shape, config))]
     _refuse(checkpoint, "has tensors that do not fit", wrong)
@@ -109,6 +144,12 @@ def _head_hint(wanted: Mapping[str, Shape], missing: Sequence[str]) -> str:
     return ""
 
 
+def _is_zero_bias(name: str, checkpoint: Checkpoint) -> bool:
+    """Whether a tensor is the bias of zeros that GPTQ's writers give to layers that have none."""
+    weight = checkpoint.tensors.get(f"{name.removesuffix('.bias')}.weight")
+    return isinstance(weight, ZeroPointTensor) and not np.any(checkpoint.tensors[name].float32())
+
+
 def _parameter(rule: Rule, checkpoint: Checkpoint, shape: Shape, config: ModelConfig) -> Parameter:
     stored = checkpoint.tensors[rule.stored]
     return Parameter(rule.canonical, shape, stored, taken_rows(rule.part, config), rule.offset)
@@ -120,7 +161,7 @@ def _problem(rule: Rule, checkpoint: Checkpoint, shape: Shape, config: ModelConf
     expected = shape if rows is None else (rows, *shape[1:])
     if stored.shape != expected:
         return f"{stored.name} has shape {list(stored.shape)}, expected {list(expected)}"
-    if stored.format not in FORMATS:
+    if stored.format not in FORMATS and not isinstance(stored, ZeroPointTensor):
         return f"{stored.name} has format {stored.format}, known are {', '.join(FORMATS)}"
     return None
 

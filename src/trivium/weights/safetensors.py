@@ -1,7 +1,8 @@
 """Checkpoints in Hugging Face layout: config.json and safetensors files, single or sharded by an index.
 
 The header is read here rather than by a library, so that every fault is found before anything is served and is
-said with file, expected size and real size. Pickled weights (.bin, .pt) are never read.
+said with file, expected size and real size. Pickled weights (.bin, .pt) are never read. Weights that AWQ or GPTQ
+quantized lie there in pieces, which are put together; see `weights.zero_points`.
 
 File layout::
 
@@ -24,6 +25,7 @@ from trivium.base.errors import CheckpointError
 from trivium.weights.formats import SIZES
 from trivium.weights.mapped import MappedFile
 from trivium.weights.stored import Checkpoint, StoredTensor
+from trivium.weights.zero_points import join, layout_of
 
 MAX_HEADER_BYTES = 100_000_000
 """Longest header that the format allows."""
@@ -43,11 +45,12 @@ def open_directory(directory: Path) -> Checkpoint:
         CheckpointError: A file is missing, truncated or malformed, or the weights are stored in a refused way.
     """
     config = _read_json(directory / "config.json")
-    _refuse_quantized(directory, config)
+    layout = layout_of(config, str(directory / "config.json"))
     generation = directory / "generation_config.json"
     files: list[MappedFile] = []
     try:
-        tensors = _open_shards(directory, files)
+        stored = _open_shards(directory, files)
+        tensors = stored if layout is None else join(stored, layout)
         generation_config = _read_json(generation) if generation.is_file() else {}
     except BaseException:
         for file in files:
@@ -195,16 +198,6 @@ def _no_weights(directory: Path) -> CheckpointError:
     if found := [name for name in names if name.endswith(".safetensors")]:
         return CheckpointError(f"{directory}: neither {_SINGLE} nor {_INDEX} is there, only {_listed(found)}")
     return CheckpointError(f"{directory}: no weights: expected {_SINGLE} or {_INDEX}")
-
-
-def _refuse_quantized(directory: Path, config: Mapping[str, Any]) -> None:
-    quantization = config.get("quantization_config")
-    if quantization:
-        method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
-        raise CheckpointError(
-            f"{directory / 'config.json'}: quantization_config ({method}) is not supported; "
-            "use the unquantized checkpoint, or a GGUF file"
-        )
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,44 @@ from trivium.weights.mapped import MappedFile
 CheckpointFormat = Literal["safetensors", "gguf"]
 
 _SAMPLE_BYTES = 1024
+
+
+class Tensor(Protocol):
+    """A tensor of a checkpoint, however many pieces of its files it is made of."""
+
+    @property
+    def name(self) -> str:
+        """Name in the checkpoint."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Row-major: a projection is [outputs, inputs]."""
+        ...
+
+    @property
+    def format(self) -> str:
+        """Storage format."""
+        ...
+
+    @property
+    def num_elements(self) -> int:
+        """Number of elements."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """Size in the files."""
+        ...
+
+    @property
+    def pieces(self) -> Sequence[StoredTensor]:
+        """What it is read from."""
+        ...
+
+    def float32(self, rows: NDArray[np.intp] | slice | None = None) -> NDArray[np.float32]:
+        """Dequantize all rows of the first axis, or some."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +88,11 @@ class StoredTensor:
     def num_bytes(self) -> int:
         """Size in the file."""
         return SIZES[self.format].num_bytes(self.num_elements)
+
+    @property
+    def pieces(self) -> Sequence[StoredTensor]:
+        """The tensor itself: it lies in the file in one piece."""
+        return (self,)
 
     def raw(self) -> NDArray[np.uint8]:
         """Return the bytes as stored, [num_bytes] uint8, a read-only view of the file."""
@@ -90,8 +133,8 @@ class Checkpoint:
     """Contents of generation_config.json, or what a GGUF file says of it."""
     metadata: Mapping[str, Any]
     """Key-values of a GGUF file; empty for safetensors."""
-    tensors: Mapping[str, StoredTensor]
-    """By the name in the file."""
+    tensors: Mapping[str, Tensor]
+    """By the name in the file; those that lie there in pieces by the name of the weight they make up."""
     files: Sequence[MappedFile]
 
     @cached_property
@@ -106,7 +149,7 @@ class Checkpoint:
             digest.update(f"{key}={value!r}\n".encode())
         for name, tensor in sorted(self.tensors.items()):
             digest.update(f"{name} {tensor.shape} {tensor.format}\n".encode())
-            for sample in _samples(tensor.raw()):
+            for sample in (sample for piece in tensor.pieces for sample in _samples(piece.raw())):
                 digest.update(sample.tobytes())
         return digest.hexdigest()
 

@@ -252,7 +252,8 @@ REFUSED: list[tuple[str, str, dict[str, Any]]] = [
     ("mlp_bias", "Qwen2ForCausalLM", {"mlp_bias": True}),
     ("attn_logit_softcapping", "LlamaForCausalLM", {"attn_logit_softcapping": 30.0}),
     ("use_bidirectional_attention", "Gemma3ForCausalLM", {"use_bidirectional_attention": True}),
-    ("quantization_config", "LlamaForCausalLM", {"quantization_config": {"quant_method": "gptq"}}),
+    ("quantization_config", "LlamaForCausalLM", {"quantization_config": {"quant_method": "fp8"}}),
+    ("bits", "LlamaForCausalLM", {"quantization_config": {"quant_method": "gptq", "bits": 8, "group_size": 128}}),
     ("text_config", "Gemma3ForConditionalGeneration", {}),
 ]
 

@@ -9,7 +9,7 @@ import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 
 from trivium.base.errors import CheckpointError
-from trivium.weights import formats
+from trivium.weights import formats, spread
 from trivium.weights.formats import FORMATS, to_float32
 
 
@@ -43,13 +43,13 @@ def test_sizes_are_those_of_the_gguf_library(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["Q4_1", "BF16"])
 def test_many_cores_give_the_bits_of_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "_PARALLEL_ELEMENTS", 1 << 10)
+    monkeypatch.setattr(spread, "PARALLEL_ELEMENTS", 1 << 10)
     monkeypatch.setattr(formats, "_CHUNK_ELEMENTS", 1 << 9)
     packed = packed_blocks(name, 4099)
     shape = (4099 * FORMATS[name].block_len,)
-    monkeypatch.setattr(formats, "_usable_cores", lambda: 1)
+    monkeypatch.setattr(spread, "usable_cores", lambda: 1)
     alone = to_float32(packed, name, shape)
-    monkeypatch.setattr(formats, "_usable_cores", lambda: 4)
+    monkeypatch.setattr(spread, "usable_cores", lambda: 4)
     assert to_float32(packed, name, shape).tobytes() == alone.tobytes()
 
 

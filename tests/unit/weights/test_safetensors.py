@@ -198,9 +198,12 @@ def test_a_broken_configuration_is_named(tmp_path: Path, text: str) -> None:
         open_checkpoint(tmp_path)
 
 
-def test_a_quantized_checkpoint_is_refused_by_its_method(tmp_path: Path, weights: dict[str, np.ndarray]) -> None:
-    write_hub(tmp_path, CONFIG | {"quantization_config": {"quant_method": "gptq"}}, weights)
-    with pytest.raises(CheckpointError, match=r"quantization_config \(gptq\) is not supported"):
+@pytest.mark.parametrize("method", ["fp8", "bitsandbytes", "compressed-tensors"])
+def test_a_checkpoint_quantized_in_another_way_is_refused_by_its_method(
+    tmp_path: Path, weights: dict[str, np.ndarray], method: str
+) -> None:
+    write_hub(tmp_path, CONFIG | {"quantization_config": {"quant_method": method}}, weights)
+    with pytest.raises(CheckpointError, match=rf"quantization_config \({method}\) is not supported, only awq and gptq"):
         open_checkpoint(tmp_path)
 
 
