@@ -31,6 +31,11 @@ class Executor(Protocol):
         """Pages of each KV group."""
         ...
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes that the weights take."""
+        ...
+
     def forward(self, step: Step) -> None:
         """Execute moves, copies, then the model; write KV of all tokens of the step.
 

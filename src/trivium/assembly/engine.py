@@ -1,0 +1,128 @@
+"""Build the engine loop: executor, KV budget, scheduler, limits."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from trivium.assembly.model import OpenModel, Report, end_ids, load_tokenizer, open_model, precision_of, silent
+from trivium.base.clock import SystemClock
+from trivium.base.errors import ConfigError
+from trivium.config.options import EngineOptions
+from trivium.config.sizes import format_bytes
+
+if TYPE_CHECKING:
+    from trivium.config.model import ModelConfig
+    from trivium.engine.loop import EngineLoop
+    from trivium.tokens.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+def build_engine(
+    options: EngineOptions,
+    report: Report = silent,
+    *,
+    model: OpenModel | None = None,
+    tokenizer: Tokenizer | None = None,
+) -> EngineLoop:
+    """Load weights and build the loop that runs them.
+
+    Args:
+        options: Everything that was asked for.
+        report: Told how loading goes.
+        model: From `open_model`, when it is open already.
+        tokenizer: The model's, when it is loaded already.
+
+    Raises:
+        ModelError: The checkpoint is not what its configuration says.
+        ConfigError: Options contradict each other or the machine.
+    """
+    from trivium.assembly.choice import choose_executor  # noqa: PLC0415  (start-up time)
+    from trivium.engine.admit import ModelLimits  # noqa: PLC0415
+    from trivium.engine.loop import EngineLoop  # noqa: PLC0415
+    from trivium.ir.rope import rope_variant  # noqa: PLC0415
+    from trivium.runtime.memory import plan_kv  # noqa: PLC0415
+    from trivium.schedule.scheduler import Scheduler  # noqa: PLC0415
+    from trivium.tokens.bad_words import spellings  # noqa: PLC0415
+
+    began_s = time.perf_counter()
+    model = model or open_model(options, report)
+    config = model.config
+    tokenizer = tokenizer or load_tokenizer(options, model)
+    _set_threads(options)
+    parts = choose_executor(options, model, report)
+    spec = parts.kv_spec
+    budget = plan_kv(spec, options.cache, weight_bytes=parts.weight_bytes)
+    max_model_len = _max_model_len(options, config, budget.num_tokens)
+    executor = parts.make(budget.num_pages, report)
+    scheduler = Scheduler(
+        options=options.schedule,
+        spec=spec,
+        num_pages=executor.num_pages,
+        max_model_len=max_model_len,
+        prefix_cache=options.cache.prefix_cache,
+        clock=SystemClock(),
+    )
+    ropes = tuple(dict.fromkeys(layer.rope for layer in config.layers if layer.rope is not None))
+    fingerprint = model.checkpoint.fingerprint
+    return EngineLoop(
+        executor=executor,
+        scheduler=scheduler,
+        tokenizer=tokenizer,
+        limits=ModelLimits(
+            vocab_size=config.vocab_size,
+            max_model_len=max_model_len,
+            end_ids=end_ids(model.checkpoint, config, tokenizer),
+            namespace=(fingerprint, parts.kv_dtype, parts.arithmetic),
+            rope_variant=lambda reach: tuple(rope_variant(rope, reach) for rope in ropes),
+            bad_word_ids=lambda text: spellings(tokenizer, text),
+            logprobs_mode=options.schedule.logprobs_mode,
+        ),
+        info={
+            "model": model.name,
+            "architecture": config.architecture,
+            "precision": precision_of(model.checkpoint),
+            "arithmetic": parts.arithmetic,
+            "executor": parts.name,
+            "fingerprint": fingerprint,
+            "max_model_len": max_model_len,
+            "vocab_size": config.vocab_size,
+            "kv_cache": budget.explanation,
+            "kv_tokens": budget.num_tokens,
+            "weights": format_bytes(executor.weight_bytes),
+            "load_seconds": round(time.perf_counter() - began_s, 3),
+        },
+        clock=SystemClock(),
+        check_accounting=options.cache.check_accounting,
+    )
+
+
+def _max_model_len(options: EngineOptions, config: ModelConfig, kv_tokens: int) -> int:
+    asked = options.model.max_model_len
+    if asked is None:
+        return min(config.max_positions, kv_tokens)
+    if asked < 1:
+        raise ConfigError(f"max_model_len is {asked}; it must be at least 1")
+    if asked > config.max_positions:
+        raise ConfigError(
+            f"max_model_len is {asked}, but the model has {config.max_positions} positions, rope scaling included; "
+            "beyond them its answers are noise. Lower --max-model-len, or stretch them with rope_scaling in the "
+            "checkpoint's configuration"
+        )
+    if asked > kv_tokens:
+        logger.warning(
+            "max_model_len is %d, but KV memory holds %d tokens: longer prompts are refused, longer answers end with "
+            "'length'; raise --kv-cache-memory",
+            asked,
+            kv_tokens,
+        )
+    return asked
+
+
+def _set_threads(options: EngineOptions) -> None:
+    if options.executor.threads is not None:
+        from trivium.kernels.native import set_num_threads  # noqa: PLC0415  (start-up time)
+
+        set_num_threads(options.executor.threads)
