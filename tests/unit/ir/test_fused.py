@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
 
+from support.pass_cases import OneRequest
 from support.tiny_steps import ExactKernels
 from trivium.base.errors import InternalError
-from trivium.ir.attention import KVRead, Sight
 from trivium.ir.interpret import Interpreter
 from trivium.ir.parser import parse
 from trivium.ir.printer import to_text
@@ -50,21 +48,6 @@ GATED = "%0: f32[T,8] = gated_projection(%x, gate, {}; activation={}, kind=None,
 ATTEND = "%0: f32[T,6] = attend(%q, %kv; layer={}, scale=1.0, window={}, softcap=None, kind=None, gives=('wide',))\n"
 ROPED = WIDE + KV.format("%h", 0, 3, "'none'", None)
 TWICE = ROPED + KV.format("%h", 0, 3, "'none'", None).replace("%q, %kv", "%r, %lv")
-
-
-class OneRequest:
-    """KV memory of one request that begins here, seen whole."""
-
-    def __init__(self) -> None:
-        self._held: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-
-    def write(self, layer: int, k: Any, v: Any) -> None:
-        self._held[layer] = (k, v)
-
-    def reads(self, layer: int, window: int | None) -> Iterator[KVRead]:
-        k, v = self._held[layer]
-        sight = Sight(np.arange(len(k), dtype=np.int32)[None], np.zeros(1, np.int32), window)
-        yield KVRead(slice(None), sight, k.transpose(1, 0, 2)[:, None], v.transpose(1, 0, 2)[:, None])
 
 
 def outputs_of(body: str, seed: int = 3) -> dict[str, np.ndarray]:
