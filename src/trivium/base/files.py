@@ -31,10 +31,10 @@ def write_atomically(path: Path, content: bytes) -> None:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
-    _flush_directory(path.parent)
+    flush_directory(path.parent)
 
 
-def _flush_directory(directory: Path) -> None:
+def flush_directory(directory: Path) -> None:
     """Make the new name outlive a power cut; systems that cannot open directories do so by themselves."""
     with suppress(OSError):
         descriptor = os.open(directory, os.O_RDONLY)
