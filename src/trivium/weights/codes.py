@@ -90,6 +90,7 @@ def read_codes(tensor: Tensor, panel_format: str, *, rows: Rows = None, offset: 
             values = tensor.float32(_compact(chosen))
             quantize(values + np.float32(offset) if offset else values, into, where=tensor.name)
         _require_finite(into, tensor.name)
+        _forget(tensor, chosen)
 
     spread(fill, range(0, len(ids), step), record.codes.size)
     return record
@@ -118,6 +119,14 @@ def _read_exactly(tensor: Tensor, ids: NDArray[np.intp], into: Codes) -> None:
         decode(by_row[_compact(ids)].reshape(-1), tensor.format, into)
     else:
         raise InternalError(f"{tensor.name} is a {type(tensor).__name__}, for which there is no decoder")
+
+
+def _forget(tensor: Tensor, ids: NDArray[np.intp]) -> None:
+    """Give back the memory of rows that were read: packing reads each once, and all of a checkpoint."""
+    if isinstance(tensor, StoredTensor):
+        row_bytes = tensor.num_bytes // tensor.shape[0]
+        start, end = int(ids.min()), int(ids.max()) + 1
+        tensor.file.forget(tensor.offset + start * row_bytes, tensor.offset + end * row_bytes)
 
 
 def _row_ids(rows: Rows, num_rows: int) -> NDArray[np.intp]:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trivium.base.errors import CheckpointError, InternalError, ensure
+from trivium.base.intmath import align_up
 
 
 class MappedFile:
@@ -46,6 +47,15 @@ class MappedFile:
         """
         ensure(0 <= start <= end <= self.size, f"{self.path}: bytes {start} to {end} of {self.size} were asked for")
         return np.frombuffer(self.buffer, np.uint8, end - start, start) if end > start else np.empty(0, np.uint8)
+
+    def forget(self, start: int, end: int) -> None:
+        """Let the system take back the memory of bytes [start, end), as far as whole pages go.
+
+        They are still there to be read: views stay valid, and what is read again comes from the file again.
+        """
+        first, last = align_up(start, mmap.PAGESIZE), end // mmap.PAGESIZE * mmap.PAGESIZE
+        if first < last and hasattr(mmap, "MADV_DONTNEED"):
+            self.buffer.madvise(mmap.MADV_DONTNEED, first, last - first)
 
     @property
     def buffer(self) -> mmap.mmap:

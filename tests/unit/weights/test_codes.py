@@ -107,6 +107,16 @@ def test_many_threads_and_small_runs_give_the_same_record(tmp_path: Path, monkey
         np.testing.assert_array_equal(cut.arrays[name], array, err_msg=name)
 
 
+def test_rows_that_were_read_and_given_back_can_be_read_again(tmp_path: Path) -> None:
+    by_row = random_blocks("Q8_0", 300, 20)
+    tensor = stored(tmp_path, "Q8_0", by_row)
+    view = tensor.raw()
+    for rows in (slice(0, 150), slice(100, 300), np.array([299, 0], np.intp), None):
+        read_codes(tensor, "i8_g32", rows=rows)
+        np.testing.assert_array_equal(view, by_row.reshape(-1))
+        np.testing.assert_array_equal(tensor.raw(), view)
+
+
 def test_a_parameter_reads_its_own_rows_part_by_part(tmp_path: Path) -> None:
     by_row = random_blocks("Q5_1", 12, 1)
     tensor = stored(tmp_path, "Q5_1", by_row)

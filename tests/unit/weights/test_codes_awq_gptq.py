@@ -16,6 +16,7 @@ from trivium.weights.bind import Parameter, bind_parameters
 from trivium.weights.checkpoint import open_checkpoint
 from trivium.weights.codes import own_format
 from trivium.weights.kinds import dequantize
+from trivium.weights.verify import summarize
 from trivium.weights.zero_points import METHODS, layout_of
 
 Arrays = dict[str, np.ndarray]
@@ -202,6 +203,15 @@ def test_biases_of_zeros_that_no_layer_has_are_harmless_and_others_are_not(tmp_p
     write_hub(tmp_path / "ones", config, files | {name: np.ones(WIDTH, np.float16)})
     with pytest.raises(CheckpointError, match=r"nothing asks for: model\.layers\.0\.mlp\.down_proj\.bias"):
         bound(tmp_path / "ones")
+
+
+def test_a_quantized_checkpoint_is_counted_by_its_pieces(tmp_path: Path) -> None:
+    config, files, _ = quantized_model("LlamaForCausalLM", "awq")
+    with open_checkpoint(write_hub(tmp_path, config, files)) as checkpoint:
+        shares = summarize(checkpoint).formats
+    assert shares["AWQ"].num_tensors == 14
+    assert shares["AWQ"].num_bytes == sum(array.nbytes for name, array in files.items() if not name.endswith(".weight"))
+    assert shares["AWQ"].num_parameters == 2 * shares["AWQ"].num_bytes / (1 + 2 * (2 + 0.5) / 32)
 
 
 def test_the_fingerprint_follows_every_piece(tmp_path: Path) -> None:
