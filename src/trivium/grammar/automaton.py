@@ -21,7 +21,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from trivium.base.errors import ensure
+import msgspec
+
+from trivium.base.errors import InternalError, ensure
 from trivium.base.ids import FinishReason, TokenId
 from trivium.grammar.stops import START, StopTexts
 from trivium.tokens.detokenizer import Detokenizer, DetokenizerState
@@ -36,7 +38,7 @@ MAX_ROLL_BACK = 256
 """Most tokens that can be taken back."""
 
 
-class Progress(NamedTuple):
+class Progress(msgspec.Struct, frozen=True, gc=False):
     """What one token brought."""
 
     text: str
@@ -47,15 +49,21 @@ class Progress(NamedTuple):
     """The stop token or stop text that did; `None` for the model's own end tokens."""
 
 
-class AutomatonState(NamedTuple):
-    """A moment in the life of an answer; immutable and small."""
+class Reading(NamedTuple):
+    """What a reader of the answer's text so far has in mind; immutable, and seldom another from token to token."""
 
-    num_tokens: int
     detokenizer: DetokenizerState
     stop_state: int
     held: str
     """Text that is certain but may begin a stop text."""
     finish: FinishReason | None
+
+
+class AutomatonState(NamedTuple):
+    """A moment in the life of an answer; immutable and small."""
+
+    num_tokens: int
+    reading: Reading
 
 
 class OutputAutomaton:
@@ -94,28 +102,31 @@ class OutputAutomaton:
         self._end_ids = self._stop_ids | (frozenset() if params.ignore_eos else frozenset(end_ids))
         self._stops = StopTexts(params.stop) if stops is None else stops
         self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens, continues=continues)
-        self._state = AutomatonState(0, self._detokenizer.state, START, "", None)
-        self._past: deque[AutomatonState] = deque(maxlen=MAX_ROLL_BACK + 1)
+        self._min_tokens = params.min_tokens
+        self._num_tokens = 0
+        self._reading = Reading(self._detokenizer.state, START, "", None)
+        self._past: deque[Reading] = deque(maxlen=MAX_ROLL_BACK)
+        """What was in mind before each of the last tokens."""
 
     @property
     def num_tokens(self) -> int:
         """Tokens read so far."""
-        return self._state.num_tokens
+        return self._num_tokens
 
     @property
     def is_finished(self) -> bool:
         """Whether the answer has ended."""
-        return self._state.finish is not None
+        return self._reading.finish is not None
 
     @property
     def held_text(self) -> str:
         """Text that is certain but not given out yet, because it may begin a stop text."""
-        return self._state.held
+        return self._reading.held
 
     @property
     def held_back_ids(self) -> tuple[TokenId, ...]:
         """End tokens that may not be drawn next, because of `min_tokens`; ascending."""
-        return tuple(map(TokenId, sorted(self._end_ids))) if self._state.num_tokens < self._params.min_tokens else ()
+        return tuple(map(TokenId, sorted(self._end_ids))) if self._num_tokens < self._min_tokens else ()
 
     def advance(self, token_id: int) -> Progress:
         """Read one output token.
@@ -123,13 +134,20 @@ class OutputAutomaton:
         Raises:
             InternalError: The answer has ended.
         """
-        before = self._state
-        ensure(before.finish is None, f"token {token_id} came after the answer had ended ({before.finish})")
-        self._past.append(before)
-        can_end = before.num_tokens >= self._params.min_tokens
+        reading = self._reading
+        if reading.finish is not None:
+            raise InternalError(f"token {token_id} came after the answer had ended ({reading.finish})")
+        can_end = self._num_tokens >= self._min_tokens
+        self._past.append(reading)
+        self._num_tokens += 1
         if can_end and token_id in self._end_ids:
             return self._end_at_token(token_id)
-        return self._read(self._detokenizer.push(token_id), can_end=can_end)
+        added = self._detokenizer.push(token_id)
+        if reading.stop_state == START and self._stops.begins_nowhere_in(added):
+            if self._detokenizer.state is not reading.detokenizer:
+                self._settle(START, "", None)
+            return Progress(added)
+        return self._search(added, can_end=can_end)
 
     def replay(self, token_ids: Iterable[int]) -> str:
         """Read tokens of an earlier life of this answer and return the text that they had brought.
@@ -145,16 +163,15 @@ class OutputAutomaton:
         The U+FFFD of a character that was cut off by the end is not searched for stop texts. Does nothing, and
         returns nothing, when the answer has ended already.
         """
-        if self._state.finish is not None:
+        if self._reading.finish is not None:
             return ""
-        rest = self._state.held + self._detokenizer.finish()
-        self._past.append(self._state)
-        self._settle(self._state.num_tokens, START, "", reason)
+        rest = self._reading.held + self._detokenizer.finish()
+        self._settle(START, "", reason)
         return rest
 
     def snapshot(self) -> AutomatonState:
         """Return the present moment, for `restore`."""
-        return self._state
+        return AutomatonState(self._num_tokens, self._reading)
 
     def restore(self, state: AutomatonState) -> None:
         """Go to a moment that `snapshot` of this automaton, or of one it was forked from, returned.
@@ -173,30 +190,31 @@ class OutputAutomaton:
         Raises:
             InternalError: Fewer tokens than `num_tokens` were read, or they are more than `MAX_ROLL_BACK`.
         """
-        target = self._state.num_tokens - num_tokens
-        ensure(num_tokens >= 0, f"cannot take back {num_tokens} tokens")
-        state = self._state
-        while state.num_tokens > target or (num_tokens and state.finish is not None):
-            ensure(self._past, f"cannot take back {num_tokens} tokens: only the last {MAX_ROLL_BACK} are remembered")
-            state = self._past.pop()
-        self._return_to(state)
+        ensure(
+            0 <= num_tokens <= len(self._past),
+            f"cannot take back {num_tokens} tokens: only the last {len(self._past)} are remembered",
+        )
+        reading = self._reading
+        for _ in range(num_tokens):
+            reading = self._past.pop()
+        self._return_to(AutomatonState(self._num_tokens - num_tokens, reading))
 
     def fork(self) -> OutputAutomaton:
         """Return an automaton at the same moment that goes on independently; it can't roll back beyond it."""
         twin = OutputAutomaton(self._tokenizer, self._params, self._end_ids, stops=self._stops)
-        twin._return_to(self._state)
+        twin._return_to(self.snapshot())
         return twin
 
     def _end_at_token(self, token_id: int) -> Progress:
         is_stop_id = token_id in self._stop_ids
-        text = self._state.held
+        text = self._reading.held
         if is_stop_id and self._params.include_stop_str_in_output:
             text += self._detokenizer.push(token_id)
         text += self._detokenizer.finish()
-        self._settle(self._state.num_tokens + 1, START, "", FinishReason.STOP)
+        self._settle(START, "", FinishReason.STOP)
         return Progress(text, FinishReason.STOP, token_id if is_stop_id else None)
 
-    def _read(self, added: str, *, can_end: bool) -> Progress:
+    def _search(self, added: str, *, can_end: bool) -> Progress:
         """Append `added` and give out what can't be part of a stop text.
 
         ::
@@ -206,26 +224,22 @@ class OutputAutomaton:
                    |...........|               the stop text; it begins in held or in added
             |......|                           given out (with the stop text when it is included)
         """
-        num_tokens = self._state.num_tokens + 1
-        if not self._stops.texts:
-            self._settle(num_tokens, START, "", None)
-            return Progress(added)
-        stop_state = self._state.stop_state
-        text = self._state.held + added
-        for end, letter in enumerate(added, start=len(self._state.held) + 1):
+        _, stop_state, held, _ = self._reading
+        text = held + added
+        for end, letter in enumerate(added, start=len(held) + 1):
             stop_state = self._stops.step(stop_state, letter)
             stop = self._stops.whole(stop_state)
             if can_end and stop is not None:
                 cut = end if self._params.include_stop_str_in_output else end - len(stop)
-                self._settle(num_tokens, START, "", FinishReason.STOP)
+                self._settle(START, "", FinishReason.STOP)
                 return Progress(text[:cut], FinishReason.STOP, stop)
         certain = len(text) - self._stops.held(stop_state)
-        self._settle(num_tokens, stop_state, text[certain:], None)
+        self._settle(stop_state, text[certain:], None)
         return Progress(text[:certain])
 
-    def _settle(self, num_tokens: int, stop_state: int, held: str, finish: FinishReason | None) -> None:
-        self._state = AutomatonState(num_tokens, self._detokenizer.state, stop_state, held, finish)
+    def _settle(self, stop_state: int, held: str, finish: FinishReason | None) -> None:
+        self._reading = Reading(self._detokenizer.state, stop_state, held, finish)
 
     def _return_to(self, state: AutomatonState) -> None:
-        self._state = state
-        self._detokenizer.restore(state.detokenizer)
+        self._num_tokens, self._reading = state
+        self._detokenizer.restore(self._reading.detokenizer)

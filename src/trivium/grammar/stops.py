@@ -34,7 +34,7 @@ class StopTexts:
     text.
     """
 
-    __slots__ = ("_fall_back", "_held", "_next", "_whole", "texts")
+    __slots__ = ("_fall_back", "_first_letters", "_held", "_next", "_whole", "texts")
 
     def __init__(self, texts: Iterable[str]) -> None:
         """Build the machine.
@@ -63,6 +63,11 @@ class StopTexts:
         for text in self.texts:
             self._enter(text)
         self._link()
+        self._first_letters = frozenset(self._next[START])
+
+    def begins_nowhere_in(self, text: str) -> bool:
+        """Return whether reading `text` from `START` passes through no other state; cheaper than to read it."""
+        return self._first_letters.isdisjoint(text)
 
     def step(self, state: int, letter: str) -> int:
         """Return the state after one more letter."""

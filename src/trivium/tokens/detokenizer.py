@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from trivium.tokens.tokenizer import Tokenizer
 
-_UTF8 = codecs.getincrementaldecoder("utf-8")
-
 
 class DetokenizerState(NamedTuple):
     """Everything a detokenizer remembers; immutable, at most three bytes and a flag."""
@@ -23,6 +21,10 @@ class DetokenizerState(NamedTuple):
     """The beginning of a character, whose end has not come yet."""
     is_at_start: bool
     """Whether no byte has come yet, so that a leading space is dropped where the tokenizer puts one."""
+
+
+_CLEAR = DetokenizerState(b"", is_at_start=False)
+"""Between two characters, where a detokenizer nearly always is: ids of whole characters have their text by heart."""
 
 
 class Detokenizer:
@@ -43,29 +45,38 @@ class Detokenizer:
         """
         self._tokenizer = tokenizer
         self._skips_special = skip_special_tokens
-        self._decoder = _UTF8("replace")
-        self._is_at_start = tokenizer.drops_first_space and not continues
+        self.restore(DetokenizerState(b"", is_at_start=tokenizer.drops_first_space and not continues))
 
     @property
     def state(self) -> DetokenizerState:
-        """What `restore` needs to come back to this moment."""
-        return DetokenizerState(self._decoder.getstate()[0], self._is_at_start)
+        """What `restore` needs to come back to this moment; the same object as long as nothing has changed."""
+        return self._state
 
     def restore(self, state: DetokenizerState) -> None:
         """Go back to a moment that `state` was taken at."""
-        self._decoder.setstate((state.pending, 0))
-        self._is_at_start = state.is_at_start
+        self._state = _CLEAR if state == _CLEAR else state
 
     def push(self, token_id: int) -> str:
         """Take one id and return the text that became certain, perhaps none."""
-        if self._skips_special and self._tokenizer.is_special(token_id):
+        tokenizer = self._tokenizer
+        if self._skips_special and tokenizer.is_special(token_id):
             return ""
-        added = self._tokenizer.token_bytes(token_id)
-        if self._is_at_start and added:
-            self._is_at_start = False
-            added = added.removeprefix(b" ")
-        return self._decoder.decode(added)
+        if self._state is _CLEAR and (text := tokenizer.whole_text(token_id)) is not None:
+            return text
+        return self._read(tokenizer.token_bytes(token_id))
 
     def finish(self) -> str:
         """Return U+FFFD if the ids ended inside a character; the next id starts afresh."""
-        return self._decoder.decode(b"", final=True)
+        text = self._state.pending.decode("utf-8", "replace")
+        self.restore(self._state._replace(pending=b""))
+        return text
+
+    def _read(self, added: bytes) -> str:
+        pending, is_at_start = self._state
+        if is_at_start and added:
+            is_at_start = False
+            added = added.removeprefix(b" ")
+        spelled = pending + added
+        text, num_read = codecs.utf_8_decode(spelled, "replace", False)  # noqa: FBT003 -- not final: more may come
+        self.restore(DetokenizerState(spelled[num_read:], is_at_start))
+        return text

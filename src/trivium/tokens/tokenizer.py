@@ -69,7 +69,9 @@ class Tokenizer:
         }
         counted = max(encoder.get_vocab_size(with_added_tokens=True), max(self._added, default=-1) + 1)
         self._num_known = max(counted, vocab_size or 0)
+        self._special_ids = frozenset(id_ for id_, (_, _, is_special) in self._added.items() if is_special)
         self._bytes: list[bytes | None] = [None] * self._num_known
+        self._whole_texts: dict[int, str | None] = {}
         self.drops_first_space = drops_first_space
         self.vocab_size = counted if vocab_size is None else vocab_size
 
@@ -91,7 +93,7 @@ class Tokenizer:
     @property
     def special_ids(self) -> tuple[TokenId, ...]:
         """Every id that `skip_special_tokens` leaves out, ascending."""
-        return tuple(TokenId(id_) for id_, (_, _, is_special) in sorted(self._added.items()) if is_special)
+        return tuple(map(TokenId, sorted(self._special_ids)))
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Cut `text` into ids; special tokens written out in it are recognised.
@@ -130,6 +132,16 @@ class Tokenizer:
         """Return the id's bytes as text of its own, U+FFFD where they are not UTF-8."""
         return self.token_bytes(token_id).decode("utf-8", "replace")
 
+    def whole_text(self, token_id: int) -> str | None:
+        """Return the id's bytes as text, or `None` when they do not begin and end with whole characters of UTF-8.
+
+        Cost: one look-up for an id that was asked for before.
+        """
+        try:
+            return self._whole_texts[token_id]
+        except KeyError:
+            return self._whole_texts.setdefault(token_id, _decoded(self.token_bytes(token_id)))
+
     def token_id(self, text: str) -> TokenId | None:
         """Return the id of the token that is stored as `text`, or `None`."""
         id_ = self._encoder.token_to_id(text)
@@ -137,7 +149,7 @@ class Tokenizer:
 
     def is_special(self, token_id: int) -> bool:
         """Say whether the id is a control token rather than text."""
-        return token_id in self._added and self._added[token_id][2]
+        return token_id in self._special_ids
 
     def special_text(self, token_id: int | None) -> str:
         """Return the stored text of a special token, or the empty text for `None`; what templates write."""
@@ -156,6 +168,13 @@ class Tokenizer:
         before = () if tuple(ids[: len(prefix)]) == prefix else prefix
         after = () if suffix and tuple(ids[-len(suffix) :]) == suffix else suffix
         return [*before, *ids, *after]
+
+
+def _decoded(spelled: bytes) -> str | None:
+    try:
+        return spelled.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _without_surrogates(text: str) -> str:
