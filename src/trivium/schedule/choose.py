@@ -50,10 +50,8 @@ class StepChooser:
         Effects:
             Waiting requests may start; running ones may be preempted and then lie in `RunningSet.preempted`.
         """
-        for request in tuple(self._running.requests):
-            if request.state is RequestState.RUNNING and request.target_len - request.computed_len == 1:
-                self._running.grant(draft, request, 1)
-        if draft.tokens_left:
+        self._running.grant_decodes(draft)
+        if draft.tokens_left and (len(self._waiting) or len(draft.entries) < len(self._running.requests)):
             self._share_prefill(draft)
 
     def _share_prefill(self, draft: StepDraft) -> None:
@@ -114,6 +112,11 @@ class StepChooser:
         has_room = self._running.tables.num_free > 0 and draft.rows_left > 0
         return has_room and not draft.has_preempted and len(self._waiting) > 0
 
+    def _may_start(self, request: Request) -> bool:
+        """Return whether a waiting request would not overtake one that was overtaken too often."""
+        head = self._waiting.oldest()
+        return head is None or head.overtaken < MAX_OVERTAKEN or request.sequence <= head.sequence
+
     def _startable(self, draft: StepDraft) -> list[Ranked]:
         """Return whom the rules let start, by need; only the oldest once it was overtaken too often."""
         if not self._can_start(draft):
@@ -128,7 +131,7 @@ class StepChooser:
         if request.state is RequestState.RUNNING:
             self._running.grant(draft, request, num_tokens)
             return
-        if not self._can_start(draft):
+        if not self._can_start(draft) or not self._may_start(request):
             return
         holding = self._admission.try_open(request)
         if holding is None:

@@ -98,3 +98,17 @@ def test_only_the_oldest_starts_once_it_was_overtaken_too_often() -> None:
         assert small.output_len == 0
     bench.run()
     assert (small.output_len, big.output_len) == (1, 2)
+
+
+def test_several_starts_in_one_step_do_not_overtake_the_oldest_once_too_often() -> None:
+    bench = Bench(full_spec(), 12, max_num_seqs=8)
+    holder = make_request("holder", range(8), max_tokens=30)
+    bench.scheduler.add(holder)
+    bench.step()
+    big = make_request("big", range(40, 76), max_tokens=2)
+    bench.scheduler.add(big, *[make_request(f"small{idx}", [idx], max_tokens=1) for idx in range(4)])
+    big.overtaken = MAX_OVERTAKEN - 2
+    bench.step()
+    assert big.overtaken == MAX_OVERTAKEN
+    bench.run()
+    assert big.output_len == 2
