@@ -104,7 +104,7 @@ class SchedulerStory(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 1000), is_before_forward=st.booleans())
     def abort_in_flight(self, pick: int, is_before_forward: bool) -> None:
-        scheduled = self.bench.scheduler.next()
+        scheduled = self.bench.next()
         if scheduled is None:
             return
         if is_before_forward:
@@ -116,7 +116,7 @@ class SchedulerStory(RuleBasedStateMachine):
 
     @rule(is_flushed=st.booleans())
     def discard(self, is_flushed: bool) -> None:
-        scheduled = self.bench.scheduler.next()
+        scheduled = self.bench.next()
         if scheduled is not None:
             if is_flushed:
                 self.bench.scheduler.flush()

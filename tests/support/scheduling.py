@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+import numpy as np
+
 from support.scripted_executor import ScriptedExecutor
 from trivium.base.clock import FakeClock
 from trivium.base.ids import RequestId, TokenId
+from trivium.base.intmath import ceil_div
 from trivium.cache.spec import KVGroup, KVSpec
 from trivium.config.options import ScheduleOptions
 from trivium.config.sampling import SamplingParams
@@ -85,9 +88,16 @@ class Bench:
         self.scored: dict[str, list[int]] = {}
         """Per request id, the positions of the rows that were scored, in order."""
 
+    def next(self) -> ScheduledStep | None:
+        """Choose a step, and derive its arrays from its entries by brute force."""
+        scheduled = self.scheduler.next()
+        if scheduled is not None:
+            assert_step_follows_from_entries(scheduled, self.executor.kv_spec.page_len)
+        return scheduled
+
     def step(self) -> ScheduledStep | None:
         """Run one step and commit it."""
-        scheduled = self.scheduler.next()
+        scheduled = self.next()
         if scheduled is not None:
             self.executor.forward(scheduled.step)
             self.commit(scheduled)
@@ -123,6 +133,45 @@ class Bench:
         stats = self.scheduler.stats()
         assert (stats.num_running, stats.num_waiting, stats.pages_used) == (0, 0, 0)
         assert stats.pages_free + stats.pages_evictable == stats.pages_total
+
+
+def assert_step_follows_from_entries(scheduled: ScheduledStep, page_len: int) -> None:
+    """Derive every array of a step from its entries, one element at a time, and compare."""
+    entries, step = scheduled.entries, scheduled.step
+    requests = [entry.request for entry in entries]
+    token_ids: list[int] = []
+    positions: list[int] = []
+    rows: list[int] = []
+    starts = [0]
+    for entry in entries:
+        assert entry.first_row == len(rows)
+        for position in range(entry.start, entry.start + entry.num_tokens):
+            is_last = position == entry.start + entry.num_tokens - 1
+            if entry.scored_start <= position < entry.scored_start + entry.num_scored or (entry.draws and is_last):
+                rows.append(len(token_ids))
+            token_ids.append(entry.request.tokens[position])
+            positions.append(position)
+        starts.append(len(token_ids))
+        assert entry.num_rows == len(rows) - entry.first_row
+    expected = {
+        "token_ids": token_ids,
+        "positions": positions,
+        "starts": starts,
+        "kv_lens": [entry.start + entry.num_tokens for entry in entries],
+        "reaches": [request.limit_len for request in requests],
+        "logit_rows": rows,
+        "mask_row": [-1] * len(rows),
+        "adapter_slot": [request.adapter_slot for request in requests],
+        "state_slot": [-1] * len(requests),
+    }
+    for name, values in expected.items():
+        array = getattr(step, name)
+        assert (name, array.dtype, array.tolist()) == (name, np.int32, values)
+    for group, table in enumerate(step.page_tables):
+        for row, request, kv_len in zip(table.tolist(), requests, expected["kv_lens"], strict=True):
+            count = ceil_div(kv_len, page_len)
+            assert row[:count] == request.pages[group][:count]
+            assert len(row[:count]) == count
 
 
 def output_of(request: Request) -> list[int]:

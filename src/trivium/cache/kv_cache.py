@@ -42,6 +42,8 @@ class Holding:
     """Per group, pages before this index are out of the window."""
     changed_from: list[int] = field(default_factory=list)
     """Per group, first page index that changed since a reader of `pages` last set it to their number."""
+    has_changed: bool = True
+    """Whether `changed_from` has moved down, or `pages` have grown, since the reader last cleared it."""
 
 
 class KVCache:
@@ -52,6 +54,7 @@ class KVCache:
         self.pools = tuple(PagePool(count) for count in num_pages)
         self.index: PrefixIndex = RadixTree(spec, self.pools) if prefix_cache else NoPrefixIndex(len(self.pools))
         self._windows = [(idx, group.window) for idx, group in enumerate(spec.groups) if group.window is not None]
+        self.has_windows = bool(self._windows)
 
     def open(self, tokens: TokenArray, namespace: Hashable, max_len: int) -> Holding:
         """Start a holding with the longest cached prefix of `tokens`, at most `max_len` tokens.
@@ -107,6 +110,7 @@ class KVCache:
             if pool.num_free < count:
                 self.index.evict(group, count)
             holding.changed_from[group] = min(holding.changed_from[group], len(pages))
+            holding.has_changed = True
             pages.extend(pool.take(count))
 
     def settle(self, holding: Holding, tokens: TokenArray) -> None:
@@ -124,6 +128,7 @@ class KVCache:
         holding.locked_len = end // self.spec.page_len * self.spec.page_len
         for group in range(len(self.pools)):
             holding.changed_from[group] = min(holding.changed_from[group], first)
+        holding.has_changed = True
 
     def release_window(self, holding: Holding, computed_len: int) -> None:
         """Give back the pages that no query at or behind `computed_len` can see."""
@@ -134,6 +139,7 @@ class KVCache:
                 self.pools[group].give_back(pages[idx])
                 pages[idx] = NO_PAGE
                 holding.changed_from[group] = min(holding.changed_from[group], idx)
+                holding.has_changed = True
             holding.released[group] = max(holding.released[group], min(first, len(pages)))
 
     def close(self, holding: Holding, tokens: TokenArray | None) -> None:

@@ -15,6 +15,7 @@ from trivium.base.errors import InvalidParameterError, PromptTooLongError, Unsup
 from trivium.base.ids import RequestId, TokenId
 from trivium.grammar.automaton import OutputAutomaton
 from trivium.grammar.stops import StopTexts
+from trivium.sampling.batch import SampleRow
 from trivium.schedule.request import Request
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ class Answer:
     request: Request
     user_id: str
     automaton: OutputAutomaton
-    bad_word_ids: tuple[tuple[TokenId, ...], ...]
+    draw_row: SampleRow
+    """The row from which the next token is drawn; moved on from step to step, so that a step makes no records."""
     prompt_logprobs: dict[int, TokenLogprobs | None] = field(default_factory=dict)
     """Position to logprobs, filled while the prompt runs; `None` for position 0."""
     is_prompt_reported: bool = False
@@ -103,7 +105,15 @@ def admit(message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: 
                 request=request,
                 user_id=message.request_id,
                 automaton=automaton,
-                bad_word_ids=bad_word_ids,
+                draw_row=SampleRow(
+                    params=own,
+                    choice=choice,
+                    position=len(request.tokens),
+                    tokens=request.tokens,
+                    prompt_len=request.prompt_len,
+                    bad_word_ids=bad_word_ids,
+                    num_logprobs=own.logprobs,
+                ),
                 deadline_at_s=None if message.deadline_s is None else now_s + message.deadline_s,
             )
         )

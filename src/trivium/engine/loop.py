@@ -18,7 +18,7 @@ from trivium.base.errors import DeadlineExceededError, InternalError, TriviumErr
 from trivium.base.ids import FinishReason, RequestId
 from trivium.engine.admit import Answer, ModelLimits, admit
 from trivium.engine.messages import Delta, Submit
-from trivium.engine.output import accepted, failed, read_entry, sample_rows
+from trivium.engine.output import accepted, failed, read_step, sample_rows
 from trivium.engine.stats import EngineStats
 
 if TYPE_CHECKING:
@@ -125,9 +125,10 @@ class EngineLoop:
         return deltas
 
     def _run(self, scheduled: ScheduledStep) -> None:
-        answers = [self._answers[entry.request.request_id] for entry in scheduled.entries]
+        entries = scheduled.entries
+        answers = [self._answers[entry.request.request_id] for entry in entries]
         try:
-            rows = sample_rows(scheduled, answers)
+            rows = sample_rows(entries, answers)
             self._executor.forward(scheduled.step)
             sampled = self._executor.sample(rows)
         except Exception as error:
@@ -137,21 +138,16 @@ class EngineLoop:
             self._scheduler.discard(scheduled)
             raise
         try:
-            read = [
-                read_entry(entry, own, rows, sampled) for entry, own in zip(scheduled.entries, answers, strict=True)
-            ]
+            outcomes, news = read_step(entries, answers, rows, sampled)
         except BaseException as error:  # some answers have read their token, some have not: none can go on
             self._fail_step(scheduled, error)
             if isinstance(error, Exception):
                 return
             raise
-        outcomes = [outcome for outcome, _ in read]
-        self._pending += [news for _, news in read if news is not None]
-        self._stats.generation_tokens_total += sum(len(news.token_ids) for _, news in read if news is not None)
-        self._scheduler.commit(scheduled, outcomes)
-        for answer, outcome in zip(answers, outcomes, strict=True):
-            if outcome.finish is not None:
-                self._close(answer, outcome.finish)
+        self._pending += news
+        self._stats.generation_tokens_total += sum(len(outcome.tokens) for outcome in outcomes)
+        for request in self._scheduler.commit(scheduled, outcomes):
+            self._close(self._answers[request.request_id], request.finish_reason or FinishReason.LENGTH)
 
     def _fail_step(self, scheduled: ScheduledStep, error: BaseException) -> None:
         """End every answer of a step that went wrong; their KV of this step is never recorded as computed."""
@@ -164,6 +160,8 @@ class EngineLoop:
             self._end(entry.request, InternalError(message))
 
     def _end_overdue(self) -> None:
+        if not self._with_deadline:
+            return
         now_s = self._clock.now_s()
         for request_id in tuple(self._with_deadline):
             answer = self._answers[request_id]

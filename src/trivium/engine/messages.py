@@ -51,8 +51,8 @@ class Drain(msgspec.Struct, frozen=True, tag=True):
 ToEngine = Submit | Abort | Call | Drain
 
 
-class Delta(msgspec.Struct, frozen=True, kw_only=True):
-    """News of one choice of one request."""
+class Delta(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """News of one choice of one request; packed without field names, since there is one per token."""
 
     request_id: str
     choice: int

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from trivium.base.errors import InternalError, TriviumError
@@ -21,109 +21,144 @@ from trivium.schedule.decision import Outcome
 if TYPE_CHECKING:
     from trivium.engine.admit import Answer
     from trivium.sampling.batch import Sampled, TokenLogprobs
-    from trivium.schedule.decision import Entry, ScheduledStep
+    from trivium.schedule.decision import Entry
+
+_GOES_ON = Outcome()
 
 
-def sample_rows(scheduled: ScheduledStep, answers: Sequence[Answer]) -> list[SampleRow]:
+def sample_rows(entries: Sequence[Entry], answers: Sequence[Answer]) -> list[SampleRow]:
     """Describe every wanted row of a step to the sampler, in the order of `logit_rows`.
 
     Args:
-        scheduled: The step.
+        entries: Those of the step.
         answers: One per entry.
+
+    Effects:
+        The row from which an answer draws is the same record in every step, moved on.
     """
-    positions = scheduled.step.positions[scheduled.step.logit_rows].tolist()
     rows: list[SampleRow] = []
-    for entry, answer in zip(scheduled.entries, answers, strict=True):
-        last = entry.first_row + entry.num_rows - 1
-        rows.extend(
-            _row(answer, positions[idx] + 1, is_draw=entry.draws and idx == last)
-            for idx in range(entry.first_row, last + 1)
-        )
+    for entry, answer in zip(entries, answers, strict=True):
+        if entry.num_scored:
+            rows.extend(_scored_rows(entry, answer))
+        if entry.draws:
+            row = answer.draw_row
+            row.position = entry.start + entry.num_tokens
+            if row.params.min_tokens:
+                row.held_back_ids = answer.automaton.held_back_ids
+            rows.append(row)
     return rows
 
 
-def _row(answer: Answer, position: int, *, is_draw: bool) -> SampleRow:
-    request, params = answer.request, answer.request.params
-    return SampleRow(
-        params=params,
-        choice=request.choice,
-        position=position,
-        tokens=request.tokens,
-        prompt_len=request.prompt_len,
-        held_back_ids=answer.automaton.held_back_ids if is_draw else (),
-        bad_word_ids=answer.bad_word_ids,
-        target=None if is_draw else request.tokens[position],
-        num_logprobs=params.logprobs if is_draw else params.prompt_logprobs,
-    )
+def _scored_rows(entry: Entry, answer: Answer) -> Iterator[SampleRow]:
+    request = answer.request
+    for position in range(entry.scored_start + 1, entry.scored_start + entry.num_scored + 1):
+        yield SampleRow(
+            params=request.params,
+            choice=request.choice,
+            position=position,
+            tokens=request.tokens,
+            prompt_len=request.prompt_len,
+            bad_word_ids=answer.draw_row.bad_word_ids,
+            target=request.tokens[position],
+            num_logprobs=request.params.prompt_logprobs,
+        )
 
 
-def read_entry(
-    entry: Entry, answer: Answer, rows: Sequence[SampleRow], sampled: Sampled
-) -> tuple[Outcome, Delta | None]:
-    """Take what the sampler said about one entry: keep prompt logprobs, let the automaton read a drawn token.
+def read_step(
+    entries: Sequence[Entry], answers: Sequence[Answer], rows: Sequence[SampleRow], sampled: Sampled
+) -> tuple[list[Outcome], list[Delta]]:
+    """Take what the sampler said to the answers: prompt logprobs are kept, an automaton reads each drawn token.
+
+    Args:
+        entries: Those of the step.
+        answers: One per entry.
+        rows: What was asked; see `sample_rows`.
+        sampled: What was answered.
 
     Returns:
-        What the scheduler records, and the news for the client (`None` while a prompt is under way).
+        What the scheduler records, one per entry; and the news for the clients, of those that have any.
     """
-    request = entry.request
-    end_row = entry.first_row + entry.num_rows
-    for idx in range(entry.first_row, end_row):
-        if idx in sampled.errors:
-            return Outcome((), FinishReason.ERROR), failed(answer, InternalError(sampled.errors[idx]))
-        if rows[idx].target is not None:
-            answer.prompt_logprobs[rows[idx].position] = sampled.logprobs[idx]
-    if entry.draws:
-        return _draw(answer, end_row - 1, sampled)
-    is_scored_only = request.limit_len == request.prompt_len
-    if is_scored_only and entry.start + entry.num_tokens == request.prompt_len:
-        return Outcome((), FinishReason.LENGTH), delta(answer, finish=FinishReason.LENGTH)
-    return Outcome((), None), None
+    reader = _StepReader(rows, sampled)
+    outcomes = [reader.read(entry, answer) for entry, answer in zip(entries, answers, strict=True)]
+    return outcomes, reader.news
 
 
-def _draw(answer: Answer, row: int, sampled: Sampled) -> tuple[Outcome, Delta]:
-    request = answer.request
-    token = TokenId(int(sampled.token_ids[row]))
-    progress = answer.automaton.advance(token)
-    text, finish = progress.text, progress.finish
-    if finish is None and request.target_len + 1 >= request.end_len:
-        finish = FinishReason.LENGTH
-        text += answer.automaton.finish(finish)
-    if sampled.chosen_logprobs is not None:
-        answer.cumulative_logprob += float(sampled.chosen_logprobs[row])
-    drawn = sampled.logprobs[row]
-    news = delta(
-        answer,
-        token_ids=[token],
-        text=text,
-        logprobs=None if drawn is None else [drawn],
-        finish=finish,
-        stop_reason=progress.stop_reason,
-    )
-    return Outcome((token,), finish), news
+class _StepReader:
+    """The sampler's answer as plain lists, and what the clients are to be told."""
+
+    def __init__(self, rows: Sequence[SampleRow], sampled: Sampled) -> None:
+        chosen = sampled.chosen_logprobs
+        self._rows = rows
+        self._errors = sampled.errors
+        self._logprobs = sampled.logprobs
+        self._tokens: list[int] = sampled.token_ids.tolist()
+        self._chosen: list[float] | None = None if chosen is None else chosen.tolist()
+        self.news: list[Delta] = []
+
+    def read(self, entry: Entry, answer: Answer) -> Outcome:
+        """Read the rows of one entry."""
+        if self._errors and (outcome := self._failure(entry, answer)) is not None:
+            return outcome
+        if entry.num_scored:
+            for row in range(entry.first_row, entry.first_row + entry.num_scored):
+                answer.prompt_logprobs[self._rows[row].position] = self._logprobs[row]
+        if entry.draws:
+            return self._draw(answer, entry.first_row + entry.num_rows - 1)
+        request = answer.request
+        if request.limit_len == request.prompt_len == entry.start + entry.num_tokens:
+            self.news.append(_scored(answer))
+            return Outcome((), FinishReason.LENGTH)
+        return _GOES_ON
+
+    def _failure(self, entry: Entry, answer: Answer) -> Outcome | None:
+        for row in range(entry.first_row, entry.first_row + entry.num_rows):
+            if row in self._errors:
+                self.news.append(failed(answer, InternalError(self._errors[row])))
+                return Outcome((), FinishReason.ERROR)
+        return None
+
+    def _draw(self, answer: Answer, row: int) -> Outcome:
+        request = answer.request
+        token = self._tokens[row]
+        progress = answer.automaton.advance(token)
+        text, finish = progress.text, progress.finish
+        num_tokens = len(request.tokens)
+        if finish is None and num_tokens + 1 >= request.end_len:
+            finish = FinishReason.LENGTH
+            text += answer.automaton.finish(finish)
+        if self._chosen is not None:
+            answer.cumulative_logprob += self._chosen[row]
+        logprobs = self._logprobs[row]
+        self.news.append(
+            Delta(
+                request_id=answer.user_id,
+                choice=request.choice,
+                first_token=num_tokens - request.prompt_len,
+                token_ids=[token],
+                text=text,
+                logprobs=None if logprobs is None else [logprobs],
+                prompt_logprobs=None if answer.is_prompt_reported else _take_prompt_logprobs(answer),
+                cached_len=request.cached_len,
+                finish_reason=None if finish is None else finish.value,
+                stop_reason=progress.stop_reason,
+                cumulative_logprob=answer.cumulative_logprob,
+            )
+        )
+        return Outcome((TokenId(token),), finish)
 
 
-def delta(
-    answer: Answer,
-    *,
-    token_ids: Sequence[int] = (),
-    text: str = "",
-    logprobs: list[TokenLogprobs] | None = None,
-    finish: FinishReason | None = None,
-    stop_reason: int | str | None = None,
-) -> Delta:
-    """Write the news of an answer; its first one after the prompt carries the prompt's logprobs."""
+def _scored(answer: Answer) -> Delta:
+    """Write the only news of an answer that scores its prompt and draws nothing."""
     request = answer.request
     return Delta(
         request_id=answer.user_id,
         choice=request.choice,
         first_token=request.output_len,
-        token_ids=list(token_ids),
-        text=text,
-        logprobs=logprobs,
+        token_ids=[],
+        text="",
         prompt_logprobs=_take_prompt_logprobs(answer),
         cached_len=request.cached_len,
-        finish_reason=None if finish is None else finish.value,
-        stop_reason=stop_reason,
+        finish_reason=FinishReason.LENGTH.value,
         cumulative_logprob=answer.cumulative_logprob,
     )
 
@@ -149,9 +184,12 @@ def failed(answer: Answer, error: TriviumError) -> Delta:
 
 
 def _take_prompt_logprobs(answer: Answer) -> list[TokenLogprobs | None] | None:
-    params = answer.request.params
-    if params.prompt_logprobs is None or answer.is_prompt_reported:
+    """Return the prompt's logprobs for the first news after the prompt, if they are wanted."""
+    if answer.is_prompt_reported:
         return None
     answer.is_prompt_reported = True
+    params = answer.request.params
+    if params.prompt_logprobs is None:
+        return None
     start = params.prompt_logprob_start
     return [answer.prompt_logprobs.get(position) for position in range(start, answer.request.prompt_len)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import msgspec
 
 STEP_SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -40,5 +42,4 @@ class EngineStats(msgspec.Struct, kw_only=True):
         """Count one step of this duration."""
         self.steps_total += 1
         self.step_seconds_total += seconds
-        bucket = sum(seconds > bound for bound in STEP_SECONDS_BUCKETS)
-        self.step_seconds_buckets[bucket] += 1
+        self.step_seconds_buckets[bisect_left(STEP_SECONDS_BUCKETS, seconds)] += 1

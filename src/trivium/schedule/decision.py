@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from trivium.base.ids import FinishReason, TokenId
 
 if TYPE_CHECKING:
@@ -12,8 +14,7 @@ if TYPE_CHECKING:
     from trivium.schedule.step import Step
 
 
-@dataclass(slots=True, eq=False)
-class Entry:
+class Entry(msgspec.Struct, eq=False):
     """One request's part of a step.
 
     ::
@@ -52,8 +53,7 @@ class ScheduledStep:
     entries: list[Entry]
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True, gc=False):
     """What became of an entry."""
 
     tokens: tuple[TokenId, ...] = ()

@@ -62,6 +62,29 @@ class RunningSet:
         request.seat = -1
         request.computed_len = 0
 
+    def grant_decodes(self, draft: StepDraft) -> None:
+        """Give every request that waits for its next token that one token, as far as the budgets and pages go.
+
+        Effects:
+            Later-started requests without a part in the step may be preempted.
+        """
+        page_len = self._cache.spec.page_len
+        for request in tuple(self.requests):
+            start, target = request.computed_len, len(request.tokens)
+            if target - start != 1 or request.holding is None:
+                continue
+            if start < request.prompt_len or target >= request.end_len:
+                self.grant(draft, request, 1)  # the end of a prompt: it may be scored, and may draw nothing
+                continue
+            if draft.tokens_left <= 0 or draft.rows_left <= 0:
+                return
+            # Inside a page, the token before it is in the same page, which is therefore held.
+            if start % page_len == 0 and self._fit(draft, request, start, 1) == 0:
+                continue
+            draft.entries[request] = Entry(request, start, 1, num_rows=1, draws=True)
+            draft.tokens_left -= 1
+            draft.rows_left -= 1
+
     def grant(self, draft: StepDraft, request: Request, num_tokens: int) -> None:
         """Give a running request up to `num_tokens` tokens of the step, in all, as far as rows and pages go.
 

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from itertools import count
 
 from trivium.base.clock import Clock
-from trivium.base.errors import CapacityError, InvalidParameterError, TriviumError, ensure
+from trivium.base.errors import CapacityError, InternalError, InvalidParameterError, TriviumError, ensure
 from trivium.base.ids import FinishReason
 from trivium.cache.accounting import check
 from trivium.cache.kv_cache import KVCache
 from trivium.cache.spec import KVSpec
 from trivium.config.options import ScheduleOptions
 from trivium.schedule.admit import Admission
-from trivium.schedule.build import build_step
+from trivium.schedule.build import StepBuilder
 from trivium.schedule.choose import StepChooser
 from trivium.schedule.decision import Entry, Outcome, ScheduledStep, SchedulerStats
 from trivium.schedule.limits import Limits
@@ -68,6 +68,7 @@ class Scheduler:
         self._chooser = StepChooser(self._waiting, self._running, admission, prefix_cache=prefix_cache)
         self._rate = DepartureRate(clock)
         self._counters = Counters()
+        self._builder = StepBuilder(self._running.tables, spec.page_len)
         self._arrivals = count()
         self._in_flight: ScheduledStep | None = None
 
@@ -150,7 +151,7 @@ class Scheduler:
             return None
         entries = list(draft.entries.values())
         copies = [copy for entry in entries if entry.is_fresh for copy in self._cache.copies(entry.request.held)]
-        self._in_flight = ScheduledStep(build_step(entries, self._running.tables, copies), entries)
+        self._in_flight = ScheduledStep(self._builder.build(entries, copies), entries)
         return self._in_flight
 
     # -- recording --------------------------------------------------------------------------------------------
@@ -176,8 +177,10 @@ class Scheduler:
 
     def _record(self, entry: Entry, outcome: Outcome) -> bool:
         """Take over one outcome; return whether the request ended."""
-        request, holding = entry.request, entry.request.held
-        ensure(not entry.draws or outcome.tokens or outcome.finish, f"{request.request_id} drew nothing")
+        request = entry.request
+        holding = request.held
+        if entry.draws and not outcome.tokens and outcome.finish is None:
+            raise InternalError(f"{request.request_id} drew nothing")
         if entry.is_fresh:
             self._cache.confirm_copies(holding)
             if request.num_preemptions == 0:
@@ -186,9 +189,8 @@ class Scheduler:
         request.computed_len = entry.start + entry.num_tokens
         request.num_scored += entry.num_scored
         request.tokens.extend(outcome.tokens)
-        is_at_end = request.target_len >= request.end_len and (
-            entry.draws or request.computed_len == request.target_len
-        )
+        target = len(request.tokens)
+        is_at_end = target >= request.end_len and (entry.draws or request.computed_len == target)
         finish = outcome.finish or (FinishReason.LENGTH if is_at_end else None)
         if finish is not None:
             self._counters.num_finished += 1
@@ -196,7 +198,8 @@ class Scheduler:
             return True
         if entry.num_tokens > 1 or request.computed_len <= request.prompt_len:
             self._cache.settle(holding, computed_tokens(request))
-        self._cache.release_window(holding, request.computed_len)
+        if self._cache.has_windows:
+            self._cache.release_window(holding, request.computed_len)
         return False
 
     def discard(self, scheduled: ScheduledStep) -> None:

@@ -15,6 +15,8 @@ from trivium.cache.kv_cache import Holding
 from trivium.cache.pages import NO_PAGE
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from trivium.schedule.request import Request
     from trivium.schedule.step import Int32Array
 
@@ -46,6 +48,7 @@ class SeatedTables:
 
     def refresh(self, seat: int, holding: Holding) -> None:
         """Write what changed in the page lists of `holding` since the last call."""
+        holding.has_changed = False
         for group, pages in enumerate(holding.pages):
             first = holding.changed_from[group]
             if first < len(pages):
@@ -53,10 +56,9 @@ class SeatedTables:
                 self._tables[group][seat, first : len(pages)] = pages[first:]
                 holding.changed_from[group] = len(pages)
 
-    def rows(self, seats: Sequence[int], width: int) -> tuple[Int32Array, ...]:
+    def rows(self, seats: NDArray[np.intp], width: int) -> tuple[Int32Array, ...]:
         """Return a copy of the first `width` columns of the rows of `seats`, per group."""
-        chosen = np.array(seats, np.intp)
-        return tuple(table[chosen, :width] for table in self._tables)
+        return tuple([table[:, :width].take(seats, axis=0) for table in self._tables])
 
     def problems(self, requests: Sequence[Request]) -> list[str]:
         """Compare rows that claim to be up to date with the page lists."""
