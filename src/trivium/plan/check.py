@@ -153,7 +153,8 @@ def _check_attributes(instruction: Instruction, buffers: Mapping[str, Buffer], p
     attrs = instruction.attrs
     for name, limit in (("layer", plan.sizes.num_layers), ("rope", len(plan.ropes))):
         number = attrs.get(name, 0)
-        _require(isinstance(number, int) and 0 <= number < limit, f"{where}: {name} is {number!r}, of {limit}")
+        is_right = name not in attrs or (isinstance(number, int) and 0 <= number < limit)
+        _require(is_right, f"{where}: {name} is {number!r}, of {limit}")
     sums = attrs.get("sums", ())
     known = len(buffers[instruction.reads["x"]].sums) if sums else 0
     is_right = isinstance(sums, tuple) and all(isinstance(each, int) and -1 <= each < known for each in sums)
