@@ -89,6 +89,12 @@ inline std::vector<std::int32_t> shuffled_pages(std::size_t first, std::size_t c
 
 inline std::size_t pages_for(std::size_t tokens) { return (tokens + kPageLen - 1) / kPageLen; }
 
+inline std::uint16_t bf16_unit(float value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return static_cast<std::uint16_t>((bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16);
+}
+
 inline float bf16_value(std::uint16_t unit) {
   const std::uint32_t bits = std::uint32_t{unit} << 16;
   float value;

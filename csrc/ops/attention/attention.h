@@ -40,7 +40,7 @@ struct Store {
   std::size_t num_pages;
   std::size_t num_heads;  // G
   std::size_t width;      // D
-  std::byte* data;        // zeroed when made: every byte is finite
+  std::byte* data;        // 64-byte aligned; zeroed when made
 
   std::size_t head_bytes() const;  // keys and values of one head of one page
   std::size_t num_bytes() const;
@@ -55,5 +55,55 @@ struct Rows {
   std::size_t num_requests;
   std::size_t pages_per_request;
 };
+
+// What queries are multiplied with before they are rounded and stored, so that scores come out in the unit that exp2
+// takes: scale * log2(e); with a soft cap, scale * 2 * log2(e) / soft_cap, the argument of tanh as exp2 takes it.
+float query_factor(float scale, float soft_cap);
+
+struct Functions;
+
+struct Kernel {
+  Isa isa;
+  const char* name;
+  Functions (*functions)();  // to be called where the level runs, nowhere else
+};
+
+// Every compiled kernel, strongest first, scalar last.
+std::span<const Kernel> all();
+
+// The strongest kernel that runs on `isa`.
+const Kernel& best(Isa isa);
+
+// Where attended rows go: `floats` [T, stride], or an operand of depth H * D (padded), whose element h * D + d is
+// element d of head h; D must then be a multiple of operand::kGroup.
+struct Output {
+  float* floats;
+  std::size_t stride;
+  const operand::Layout* layout;
+  void* operand;
+};
+
+// One layer.
+struct Args {
+  const Store* store;
+  std::size_t layer;    // of the store
+  const void* queries;  // [T, H, D]: float for kF32, bf16 otherwise; times query_factor
+  float soft_cap;       // 0: none
+  Output out;
+};
+
+class Work;  // who reads which pages together: plan.h
+
+// Bytes of scratch that each member needs.
+std::size_t scratch_bytes(std::size_t width);
+
+// Runs this member's share of one layer. Holds a barrier of its own where the plan cuts a row's keys between members;
+// ends without one. `scratch` is the member's own, 64-byte aligned.
+//
+// Error of an output element against exact arithmetic on the stored keys and values, with the row's queries as given,
+// V the greatest |v| of the column, S the greatest |score| (natural units), n the number of keys, eps = 2^-24:
+//   kF32                       V * ((2 * D + 8) * eps * S + (n / 16 + 32) * eps)             to first order
+//   kBf16 and kI8              that, and V * 2^-8: shares are rounded to bf16
+void run(const Kernel& kernel, Work& work, const Args& args, Team& team, void* scratch);
 
 }  // namespace trivium::attention
