@@ -5,6 +5,8 @@ PORT ?= 8000
 MODEL ?= smollm2
 PYTEST_ARGS ?= -n 2 --dist worksteal
 ORACLE_PIP_ARGS ?=
+PEERS ?= llama-cpp
+PEERS_ARGS ?=
 
 VENV := .venv
 ORACLE := .venv-oracle
@@ -22,7 +24,7 @@ export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup serve test test-oracle full sanitize lint format types floors bench docs snapshots test-cxx clean
+.PHONY: help setup serve test test-oracle full sanitize lint format types floors bench bench-peers docs snapshots test-cxx clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -147,6 +149,10 @@ bench: $(STAMPS)/dev $(STAMPS)/model $(STAMPS)/cxx  ## kernels, scheduler, and t
 	for bench in build/cxx/trivium_bench_*; do $$bench || exit 1; done
 	$(PY) benchmarks/scheduler_step.py
 	$(VENV)/bin/trivium bench offline $(MODEL)
+
+bench-peers: $(STAMPS)/dev $(STAMPS)/model  ## Trivium beside other engines, which are installed first (PEERS=, MODEL=)
+	$(PY) -m benchmarks.peers install $(PEERS)
+	$(PY) -m benchmarks.peers run --peers 'trivium $(PEERS)' --model $(MODEL) $(PEERS_ARGS)
 
 snapshots: $(STAMPS)/dev  ## write the public surface, the references and the native stub anew
 	$(PY) tools/make_snapshots.py

@@ -1,0 +1,199 @@
+"""Tables in Markdown and a plot, from cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.peers.points import POINTS, Point
+from benchmarks.peers.record import OURS, Record
+from benchmarks.peers.summary import Cell, best, lags, summarize
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_FIGURES = {
+    "decode_tokens_per_s": "decode tok/s",
+    "prefill_tokens_per_s": "prefill tok/s",
+    "ttft_p50_ms": "TTFT p50 ms",
+    "ttft_p99_ms": "TTFT p99 ms",
+    "tpot_p50_ms": "TPOT p50 ms",
+    "tpot_p99_ms": "TPOT p99 ms",
+}
+
+
+def to_markdown(records: Sequence[Record], most_others: float) -> str:
+    """Write the whole report, one part per model."""
+    parts = []
+    for model in dict.fromkeys(record.model for record in records):
+        own = [record for record in records if record.model == model]
+        parts += [f"## {model}", *_model_parts(own, summarize(own, most_others))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _model_parts(records: Sequence[Record], cells: Sequence[Cell]) -> Iterable[str]:
+    yield _about(records)
+    yield "### Best variant of each engine"
+    yield "\n".join(_best_table(cells))
+    equal = list(_equal_table(cells))
+    if equal:
+        yield "### At equal precision of the weights"
+        yield "\n".join(equal)
+    yield "### Where a peer is faster"
+    yield "\n".join(_lag_lines(cells))
+    yield "### Every variant"
+    yield "\n".join(_every_table(cells))
+    failures = list(_failure_lines(records))
+    if failures:
+        yield "### Failed runs"
+        yield "\n".join(failures)
+
+
+def _about(records: Sequence[Record]) -> str:
+    versions = dict.fromkeys(f"{record.engine}: {record.version}" for record in records)
+    rates = [record.stream_gb_per_s for record in records if record.stream_gb_per_s is not None]
+    stream = f"memory read at {min(rates):.1f} to {max(rates):.1f} GB/s beside the runs; " if rates else ""
+    whens = sorted(record.when for record in records if record.when)
+    taken = f"taken {whens[0]} to {whens[-1]}; " if whens else ""
+    return f"{taken}{stream}{'; '.join(versions)}. Tokens per second: median (min..max) of the runs that count."
+
+
+def _best_table(cells: Sequence[Cell]) -> Iterable[str]:
+    """One row a point, one column an engine, and how many times a peer's rate ours is."""
+    engines = _engines(cells)
+    peers = [engine for engine in engines if engine != OURS]
+    yield from _head("point", "unit", *engines, *(f"{OURS} / {peer}" for peer in peers if OURS in engines))
+    for point in _points(cells):
+        found = {engine: best(cells, point.name, engine) for engine in engines}
+        ratios = [_ratio(found.get(OURS), found[peer]) for peer in peers if OURS in engines]
+        yield _row(point.name, point.unit, *(_with_variant(found[engine]) for engine in engines), *ratios)
+
+
+def _equal_table(cells: Sequence[Cell]) -> Iterable[str]:
+    """The same among variants whose names tell the same number of bits; rows where we and a peer have one."""
+    engines = _engines(cells)
+    peers = [engine for engine in engines if engine != OURS]
+    rows = []
+    for point in _points(cells):
+        for bits in sorted({cell.bits for cell in cells if cell.bits is not None}):
+            found = {engine: best(cells, point.name, engine, bits) for engine in engines}
+            if found.get(OURS) is not None and any(found[peer] is not None for peer in peers):
+                ratios = [_ratio(found[OURS], found[peer]) for peer in peers]
+                rows.append(
+                    _row(point.name, f"{bits} bits", *(_with_variant(found[engine]) for engine in engines), *ratios)
+                )
+    if rows:
+        yield from _head("point", "weights", *engines, *(f"{OURS} / {peer}" for peer in peers))
+        yield from rows
+
+
+def _lag_lines(cells: Sequence[Cell]) -> Iterable[str]:
+    if OURS not in _engines(cells):
+        yield f"{OURS} was not measured."
+        return
+    found = lags(cells)
+    if not found:
+        yield "Nowhere, at the best variant of each."
+        return
+    yield from _head("point", "peer", "its rate", OURS, "ratio")
+    for lag in found:
+        yield _row(lag.point, lag.peer.engine, _with_variant(lag.peer), _with_variant(lag.ours), f"{lag.ratio:.2f}")
+
+
+def _every_table(cells: Sequence[Cell]) -> Iterable[str]:
+    shown = {name: label for name, label in _FIGURES.items() if any(name in cell.figures for cell in cells)}
+    yield from _head("point", "engine", "variant", "tok/s", "runs (discarded)", *shown.values(), "stream GB/s")
+    for point in _points(cells):
+        for cell in (cell for cell in cells if cell.point == point.name):
+            runs = f"{len(cell.values)} ({cell.num_discarded})"
+            figures = (_number(cell.figures.get(name)) for name in shown)
+            stream = _number(cell.stream_gb_per_s)
+            yield _row(cell.point, cell.engine, cell.variant, _spread(cell), runs, *figures, stream)
+
+
+def _failure_lines(records: Sequence[Record]) -> Iterable[str]:
+    for record in records:
+        if record.error is not None:
+            first = record.error.splitlines()[0] if record.error else ""
+            yield f"- {record.point}, {record.engine} {record.variant}, round {record.run}: {first}"
+
+
+def _points(cells: Sequence[Cell]) -> list[Point]:
+    names = {cell.point for cell in cells}
+    return [point for point in POINTS if point.name in names]
+
+
+def _engines(cells: Sequence[Cell]) -> list[str]:
+    """Ours first, then peers as they come."""
+    names = dict.fromkeys(cell.engine for cell in cells)
+    return [name for name in (OURS, *(name for name in names if name != OURS)) if name in names]
+
+
+def _ratio(ours: Cell | None, peer: Cell | None) -> str:
+    return "-" if ours is None or peer is None else f"**{ours.median / peer.median:.2f}**"
+
+
+def _with_variant(cell: Cell | None) -> str:
+    return "-" if cell is None else f"{_spread(cell)} {cell.variant}"
+
+
+def _spread(cell: Cell) -> str:
+    return f"**{_number(cell.median)}** ({_number(min(cell.values))}..{_number(max(cell.values))})"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}" if abs(value) < 1000 else f"{value:.0f}"  # noqa: PLR2004
+
+
+def _head(*names: str) -> list[str]:
+    return [_row(*names), "|" + " --- |" * len(names)]
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def plot(records: Sequence[Record], most_others: float, path: Path) -> None:
+    """Draw throughput over concurrency, in process and over HTTP, one row of panels per model; needs matplotlib.
+
+    Raises:
+        ImportError: matplotlib is not installed (the bench extra).
+        ValueError: No run counts.
+    """
+    import matplotlib as mpl  # noqa: PLC0415  (optional dependency)
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415  (optional dependency)
+
+    models = list(dict.fromkeys(record.model for record in records))
+    if not any(record.is_usable(most_others) for record in records):
+        raise ValueError("there is nothing to draw: no run counts")
+    figure, axes = plt.subplots(len(models), 2, figsize=(11, 4 * len(models)), layout="constrained", squeeze=False)
+    for row, model in zip(axes, models, strict=True):
+        cells = summarize([record for record in records if record.model == model], most_others)
+        for panel, suite, title in zip(row, ("batch", "online"), ("in process", "over HTTP"), strict=True):
+            points = [point for point in _points(cells) if point.suite == suite and not point.is_prefill]
+            for engine in _engines(cells):
+                _draw_line(panel, engine, [(point.concurrency, best(cells, point.name, engine)) for point in points])
+            levels = [point.concurrency for point in points]
+            panel.set_xscale("log", base=2)
+            panel.set(
+                title=f"{model}, {title}", xlabel="concurrency", ylabel="output tokens per second", ylim=(0, None)
+            )
+            panel.set_xticks(levels, labels=list(map(str, levels)))
+            if panel.get_legend_handles_labels()[0]:
+                panel.legend()
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def _draw_line(panel: Axes, engine: str, points: Sequence[tuple[int, Cell | None]]) -> None:
+    """Draw medians with bars from min to max."""
+    known = [(level, cell) for level, cell in points if cell is not None]
+    if not known:
+        return
+    below = [cell.median - min(cell.values) for _, cell in known]
+    above = [max(cell.values) - cell.median for _, cell in known]
+    levels, medians = [level for level, _ in known], [cell.median for _, cell in known]
+    panel.errorbar(levels, medians, yerr=[below, above], marker="o", capsize=3, label=engine)
