@@ -66,6 +66,26 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
         "NumPy computes on the cpu only; set array_library to torch for another device",
     ),
     Contradiction(
+        ("executor", "array_library"),
+        lambda executor, library: executor == "native" and library != "numpy",
+        "array_library is of the reference executor; leave it out, or set executor to reference",
+    ),
+    Contradiction(
+        ("executor", "weights"),
+        lambda executor, weights: executor == "reference" and weights not in {"auto", "f32"},
+        "the reference executor multiplies in float32; leave weights out, or set executor to native",
+    ),
+    Contradiction(
+        ("executor", "kv_cache_dtype"),
+        lambda executor, dtype: executor == "reference" and dtype not in {"auto", "f32"},
+        "the reference executor keeps keys and values in float32; leave kv_cache_dtype out, or set executor to native",
+    ),
+    Contradiction(
+        ("executor", "plan"),
+        lambda executor, plan: executor == "reference" and plan is not None,
+        "the reference executor runs no plan; leave plan out, or set executor to native",
+    ),
+    Contradiction(
         ("workload", "prompts_file"),
         lambda workload, file: (workload == "file") != (file is not None),
         "workload 'file' and prompts_file belong together; give both or neither",

@@ -39,14 +39,28 @@ class ModelOptions:
 class ExecutorOptions:
     """What runs the model."""
 
-    executor: Literal["auto", "reference"] = "auto"
-    """Executor: reference (op by op in float32)."""
+    executor: Literal["auto", "native", "reference"] = "auto"
+    """Executor: native (compiled plan, CPU kernels) or reference (op by op in float32); auto is native where possible."""
+    weights: Literal["auto", "f32", "bf16", "int8", "int4"] = "auto"
+    """Format in which weights are kept and multiplied: auto keeps the checkpoint's own; int8 and int4 are made at load,
+    with a scale per 32 values, and lose precision."""
     array_library: Literal["numpy", "torch"] = "numpy"
     """Array library of the reference executor; torch needs the hf extra."""
     device: str = "cpu"
     """Device of the torch array library."""
     threads: int | None = None
     """Compute threads; by default one per usable core."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileOptions:
+    """The compiled plan of the native executor."""
+
+    plan: Path | None = None
+    """Directory of a plan to run, as trivium compile -o wrote it; by default it is found in the cache, or compiled."""
+    tune: Literal["auto", "off", "quick", "full"] = "auto"
+    """How long tactics are timed: quick up to 15 s, full up to 60 s, off not at all (what was timed before is used);
+    auto is quick for trivium compile, and off for everything else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +73,8 @@ class CacheOptions:
     """Share of the memory left to this process (cgroup limit less weights) that holds KV, 0 to 0.95."""
     page_len: int = 16
     """Tokens per KV page, 1 to 256."""
+    kv_cache_dtype: Literal["auto", "f32", "bf16", "int8"] = "auto"
+    """Element type of KV memory; auto is bf16, and f32 for weights in f32. int8 has a scale per token and head."""
     prefix_cache: bool = True
     """Reuse the KV of shared prefixes, exact to the token."""
     check_accounting: bool = False
@@ -129,6 +145,7 @@ class EngineOptions:
 
     model: ModelOptions = field(default_factory=ModelOptions)
     executor: ExecutorOptions = field(default_factory=ExecutorOptions)
+    compile: CompileOptions = field(default_factory=CompileOptions)
     cache: CacheOptions = field(default_factory=CacheOptions)
     schedule: ScheduleOptions = field(default_factory=ScheduleOptions)
     log: LogOptions = field(default_factory=LogOptions)
