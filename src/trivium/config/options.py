@@ -40,7 +40,7 @@ class ExecutorOptions:
     """What runs the model."""
 
     executor: Literal["auto", "native", "reference"] = "auto"
-    """Executor: native (compiled plan, CPU kernels), or reference (op by op, float32); auto is native where possible."""
+    """Executor: native (compiled plan, CPU kernels) or reference (op by op, float32); auto: native where possible."""
     weights: Literal["auto", "f32", "bf16", "int8", "int4"] = "auto"
     """Format in which weights are kept and multiplied: auto keeps the checkpoint's own; int8 and int4 are made at load,
     with a scale per 32 values, and lose precision."""
