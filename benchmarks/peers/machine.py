@@ -24,7 +24,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 # Fields of /proc/PID/stat after the name, which may hold spaces and ends at the last ')':
 #   state ppid pgrp session tty tpgid flags minflt cminflt majflt cmajflt utime stime cutime cstime prio nice starttime
 #   0     1    2    3       4   5     6     7      8       9      10      11    12    13     14     15   16   19
-_PARENT, _USER, _SYSTEM, _STARTED = 1, 11, 12, 19
+_STATE, _PARENT, _USER, _SYSTEM, _STARTED = 0, 1, 11, 12, 19
 
 
 @contextmanager
@@ -38,21 +38,27 @@ def locked(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A living process."""
+    """A process that has not ended."""
 
     parent: int
     processor_s: float
     started_ticks: int
     """When it began, which tells it from a later one of the same id."""
 
+    def is_same_as(self, other: Process) -> bool:
+        """Whether two readings under one id tell of one process."""
+        return self.started_ticks == other.started_ticks
+
 
 def processes(proc: Path = Path("/proc")) -> dict[int, Process]:
-    """Return every process by its id."""
+    """Return every process that has not ended by its id."""
     found = {}
     for entry in proc.iterdir():
         if entry.name.isdecimal():
             with suppress(OSError, ValueError, IndexError):
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if fields[_STATE] in "ZX":
+                    continue
                 seconds = (int(fields[_USER]) + int(fields[_SYSTEM])) / _TICKS_PER_S
                 found[int(entry.name)] = Process(int(fields[_PARENT]), seconds, int(fields[_STARTED]))
     return found

@@ -10,13 +10,13 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.peers.engines.engine import Program
-from benchmarks.peers.machine import process_tree, processes, raise_weight
+from benchmarks.peers.machine import Process, process_tree, processes, raise_weight
 from benchmarks.peers.workdir import tail
 
 _START_LIMIT_S = 300.0
@@ -53,11 +53,7 @@ class Server:
         self.thaw()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(_STOP_LIMIT_S)
-        left = processes()
-        for pid, member in members.items():  # children that outlived it are no longer its descendants
-            if pid in left and left[pid].started_ticks == member.started_ticks:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        _kill_those_left(members)
         self.process.wait()
 
     def processor_s(self) -> float:
@@ -68,6 +64,20 @@ class Server:
         for pid in process_tree(self.process.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
+
+
+def _kill_those_left(members: Mapping[int, Process]) -> None:
+    """End children that outlived their server, which they no longer descend from, and wait until they are gone."""
+    give_up_s = time.perf_counter() + _STOP_LIMIT_S
+    while time.perf_counter() < give_up_s:
+        everything = processes()
+        left = [pid for pid, one in members.items() if pid in everything and everything[pid].is_same_as(one)]
+        if not left:
+            return
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_POLL_S)
 
 
 class Servers:
