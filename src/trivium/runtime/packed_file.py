@@ -20,6 +20,7 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -184,15 +185,17 @@ def read_header(path: Path) -> Header:
 
 
 def map_file(path: Path, size: int) -> mmap.mmap:
-    """Map a file read-only, and have the system begin to read it.
+    """Map a file read-only, in large pages where the system can, and have it begin to read.
 
     Raises:
         OSError: It cannot be mapped.
     """
     with path.open("rb") as file:
         mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-    if hasattr(mmap, "MADV_WILLNEED"):
-        mapping.madvise(mmap.MADV_WILLNEED)
+    for advice in ("MADV_HUGEPAGE", "MADV_WILLNEED"):
+        if hasattr(mmap, advice):
+            with suppress(OSError):  # a system that has the name and not the thing
+                mapping.madvise(getattr(mmap, advice))
     return mapping
 
 

@@ -6,6 +6,7 @@ Knows nothing of formats. A view that was taken keeps the mapping alive after `c
 from __future__ import annotations
 
 import mmap
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +56,8 @@ class MappedFile:
         """
         first, last = align_up(start, mmap.PAGESIZE), end // mmap.PAGESIZE * mmap.PAGESIZE
         if first < last and hasattr(mmap, "MADV_DONTNEED"):
-            self.buffer.madvise(mmap.MADV_DONTNEED, first, last - first)
+            with suppress(OSError):  # memory that somebody locked stays
+                self.buffer.madvise(mmap.MADV_DONTNEED, first, last - first)
 
     @property
     def buffer(self) -> mmap.mmap:

@@ -33,8 +33,9 @@ FINGERPRINT = "0123456789abcdef" * 4
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces of one panel, so that a tensor has several."""
+    """Pieces of one panel, so that a tensor has several; chunks that pieces do not fit."""
     monkeypatch.setattr(packed_file, "_PIECE_VALUES", 1)
+    monkeypatch.setattr(packed_build, "_CHUNK_BYTES", 1000)
 
 
 def open_weights(
@@ -277,6 +278,15 @@ def test_what_is_wrong_with_the_checkpoint_is_said_and_leaves_nothing(tmp_path: 
     assert_nothing_unfinished(tmp_path)
     assert not path_in(tmp_path).exists()
     assert_right(open_weights(tmp_path))
+
+
+def test_an_error_of_the_checkpoints_disk_is_not_taken_for_one_of_the_caches(tmp_path: Path) -> None:
+    def unreadable(spec: PackedSpec, start: int, end: int) -> Codes:
+        raise OSError(errno.EIO, "the model's disk")
+
+    with pytest.raises(OSError, match="the model's disk"):
+        open_weights(tmp_path, unreadable)
+    assert_nothing_unfinished(tmp_path)
 
 
 def test_a_record_of_another_shape_is_our_fault(tmp_path: Path) -> None:
