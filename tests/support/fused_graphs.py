@@ -93,7 +93,7 @@ def outcomes(
     pages = (num_pages,) * len(spec.groups)
     store = KVStore(spec, pages, num_kv_heads=config.num_kv_heads, head_width=config.head_width, library=library)
     results = {}
-    for number, step in enumerate(_steps(spec, config, num_pages)):
+    for number, step in enumerate(steps_for(spec, config, num_pages)):
         found = interpreter.run(graph_inputs(step, library), StepMemory(step, store, library), adapters=adapters)
         results |= {f"{name} of step {number}": np.array(value) for name, value in found.items()}
     for group, count in enumerate(pages):
@@ -102,7 +102,8 @@ def outcomes(
     return results
 
 
-def _steps(spec: KVSpec, config: ModelConfig, num_pages: int) -> list[Any]:
+def steps_for(spec: KVSpec, config: ModelConfig, num_pages: int = 16) -> list[Any]:
+    """Build the three steps that `outcomes` runs."""
     story = Story(spec, [list(range(num_pages)) for _ in spec.groups])
     rng = np.random.default_rng(5)
     long, short = (story.start(rng.integers(0, config.vocab_size, size).tolist(), 40) for size in (23, 9))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from support.fused_graphs import adapters_for
+from support.fused_graphs import RandomAdapters, adapters_for
 from trivium.compile.formats import FORMATS
 from trivium.compile.options import PassOptions
 from trivium.ir.attention import KVRead, Sight
@@ -115,6 +115,11 @@ class OneRequest:
         """Keep K and V."""
         self.held[layer] = (k, v)
 
+    def contents(self) -> dict[str, np.ndarray]:
+        """Give what was written, by layer."""
+        return {f"{name} of {layer}": np.array(part) for layer, kept in sorted(self.held.items())
+                for name, part in zip("kv", kept, strict=True)}  # fmt: skip
+
     def reads(self, layer: int, window: int | None) -> Iterator[KVRead]:
         """Give them back in one read."""
         k, v = self.held[layer]
@@ -122,28 +127,38 @@ class OneRequest:
         yield KVRead(slice(None), sight, k.transpose(1, 0, 2)[:, None], v.transpose(1, 0, 2)[:, None])
 
 
-def values_of(graph: Graph, seed: int = 2) -> Mapping[str, np.ndarray]:
-    """Run a graph on drawn weights, and on a step of one request; adapters are there where it asks for them."""
-    rng, library = np.random.default_rng(seed), NumpyLibrary(gemm)
-    params = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in graph.param_shapes().items()}
-    inputs: dict[str, Any] = {
+def drawn_parameters(graph: Graph, seed: int = 2) -> dict[str, np.ndarray]:
+    """Draw what a graph declares; equal declarations, equal numbers."""
+    rng = np.random.default_rng(seed)
+    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in graph.param_shapes().items()}
+
+
+def step_inputs() -> dict[str, Any]:
+    """Give a step of one request: four tokens, one of them embedded by the caller, two rows wanted."""
+    embeds = np.full((TOKENS, 6), np.nan, np.float32)
+    embeds[1] = 0.5
+    return {
         "token_ids": np.array([3, 1, 8, 0]),
         "positions": np.arange(TOKENS, dtype=np.int32),
         "reach": np.full(TOKENS, 64, np.int32),
         "logit_rows": np.array([3, 1]),
-        "embeds": np.full((TOKENS, 6), np.nan, np.float32),
+        "embeds": embeds,
     }
-    inputs["embeds"][1] = 0.5
+
+
+def drawn_adapters(graph: Graph) -> RandomAdapters | None:
+    """Draw adapters where a graph asks for them."""
+    return adapters_for(graph) if any(node.op == "adapter_delta" for node in graph.nodes) else None
+
+
+def values_of(graph: Graph) -> Mapping[str, np.ndarray]:
+    """Run a graph on drawn weights, and on a step of one request."""
+    library, memory = NumpyLibrary(gemm), OneRequest()
     used = {name for node in graph.nodes for name in node.inputs}
     kept = replace(graph, params=tuple(param for param in graph.params if param.name in used))
-    bound = bind_graph(kept, params, library)
-    memory = OneRequest()
-    asks = any(node.op == "adapter_delta" for node in graph.nodes)
-    adapters = adapters_for(graph) if asks else None
-    found = dict(Interpreter(kept, library, bound.arrays).run(inputs, memory, adapters=adapters))
-    for layer, pair in sorted(memory.held.items()):
-        found |= {f"{name} of layer {layer}": np.array(held) for name, held in zip("kv", pair, strict=True)}
-    return found
+    bound = bind_graph(kept, drawn_parameters(graph), library)
+    found = dict(Interpreter(kept, library, bound.arrays).run(step_inputs(), memory, adapters=drawn_adapters(graph)))
+    return found | memory.contents()
 
 
 def uses_of(graph: Graph, op: str) -> int:

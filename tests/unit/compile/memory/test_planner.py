@@ -93,7 +93,7 @@ def programs(draw: st.DrawFn) -> tuple[list[Line], dict[str, int], set[str]]:
     return program, sizes, keep
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(drawn=programs())
 def test_no_two_values_that_are_alive_together_share_bytes(drawn: tuple[list[Line], dict[str, int], set[str]]) -> None:
     program, sizes, keep = drawn
@@ -105,7 +105,7 @@ def test_no_two_values_that_are_alive_together_share_bytes(drawn: tuple[list[Lin
     assert plan_memory(program, sizes, keep=keep) == arena
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(drawn=programs(), data=st.data())
 def test_the_proof_finds_what_brute_force_finds(
     drawn: tuple[list[Line], dict[str, int], set[str]], data: st.DataObject
