@@ -119,12 +119,12 @@ class ZeroPointTensor:
         ensure(into.format == self.panel_format, f"{self.name} was asked for as {into.format}")
         repeat = self.group_len // self.panel_group
         into.arrays["scales"][:] = np.repeat(_halves(self.scales)[:, ids].T, repeat, axis=1)
-        into.arrays["zeros"][:] = np.repeat(self._zeros(ids).T, repeat, axis=1)
+        into.arrays["zeros"][:] = np.repeat(self._zeros(ids), repeat, axis=1)
         words = _words(self.qweight)
         if self.layout.method == "gptq":
             into.codes[:] = _along_depth(words, ids)
         else:
-            into.codes[:] = _across_columns(words, ids, _AWQ_NIBBLE_OF).T
+            into.codes[:] = _across_columns(words, ids, _AWQ_NIBBLE_OF)
 
     def float32(self, rows: NDArray[np.intp] | slice | None = None) -> NDArray[np.float32]:
         """Dequantize.
@@ -350,10 +350,10 @@ def _along_depth(words: NDArray[np.uint32], ids: NDArray[np.intp]) -> NDArray[np
 
 
 def _across_columns(words: NDArray[np.uint32], ids: NDArray[np.intp], nibble_of: Sequence[int]) -> NDArray[np.uint8]:
-    """Return values [K, len(ids)] of columns `ids` of words [K, N / 8]; column 8c + j is nibble `nibble_of[j]`."""
+    """Return values [len(ids), K] of columns `ids` of words [K, N / 8]; column 8c + j is nibble `nibble_of[j]`."""
     needed, at = np.unique(ids // _PER_WORD, return_inverse=True)
-    chosen = words[:, needed]
-    values = np.empty((*chosen.shape, _PER_WORD), np.uint8)
+    chosen = np.ascontiguousarray(words[:, needed].T)
+    values = np.empty((len(needed), _PER_WORD, len(words)), np.uint8)
     for column, nibble in enumerate(nibble_of):
-        values[:, :, column] = chosen >> np.uint32(4 * nibble) & np.uint32(0x0F)
-    return values.reshape(len(words), -1)[:, at * _PER_WORD + ids % _PER_WORD]
+        values[:, column] = chosen >> np.uint32(4 * nibble) & np.uint32(0x0F)
+    return values.reshape(-1, len(words))[at * _PER_WORD + ids % _PER_WORD]

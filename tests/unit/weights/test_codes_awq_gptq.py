@@ -53,6 +53,7 @@ def by_hand(kind: str, pieces: Arrays, group_len: int) -> np.ndarray:
     scales = pieces["scales"]
     qweight, qzeros = pieces["qweight"].view(np.uint32).tolist(), pieces["qzeros"].view(np.uint32).tolist()
     num_rows, depth = scales.shape[1], scales.shape[0] * group_len
+    scale_of = scales.astype(np.float32).tolist()  # products with codes are exact, in Python's numbers and in float32
     weight = np.empty((num_rows, depth), np.float32)
     for n in range(num_rows):
         for k in range(depth):
@@ -63,7 +64,7 @@ def by_hand(kind: str, pieces: Arrays, group_len: int) -> np.ndarray:
             else:
                 code = qweight[k // 8][n] >> (4 * (k % 8)) & 15
                 zero = (qzeros[group][n // 8] >> (4 * (n % 8)) & 15) + (1 if kind == "gptq" else 0)
-            weight[n, k] = np.float32(code - zero) * np.float32(scales[group, n])
+            weight[n, k] = (code - zero) * scale_of[group][n]
     return weight
 
 
