@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,10 @@ def _model_parts(records: Sequence[Record], cells: Sequence[Cell]) -> Iterable[s
     yield _about(records)
     yield "### Best variant of each engine"
     yield "\n".join(_best_table(cells))
+    decode = list(_best_table(cells, "decode_tokens_per_s"))
+    if decode:
+        yield "### Decode alone, prefill left out"
+        yield "\n".join(decode)
     equal = list(_equal_table(cells))
     if equal:
         yield "### At equal precision of the weights"
@@ -59,33 +63,48 @@ def _about(records: Sequence[Record]) -> str:
     return f"{taken}{stream}{'; '.join(versions)}. Tokens per second: median (min..max) of the runs that count."
 
 
-def _best_table(cells: Sequence[Cell]) -> Iterable[str]:
-    """One row a point, one column an engine, and how many times a peer's rate ours is."""
-    engines = _engines(cells)
-    peers = [engine for engine in engines if engine != OURS]
-    yield from _head("point", "unit", *engines, *(f"{OURS} / {peer}" for peer in peers if OURS in engines))
-    for point in _points(cells):
-        found = {engine: best(cells, point.name, engine) for engine in engines}
-        ratios = [_ratio(found.get(OURS), found[peer]) for peer in peers if OURS in engines]
-        yield _row(point.name, point.unit, *(_with_variant(found[engine]) for engine in engines), *ratios)
+def _best_table(cells: Sequence[Cell], figure: str | None = None) -> Iterable[str]:
+    """One row a point, one column an engine, and how many times a peer's rate ours is.
+
+    Args:
+        cells: Those of a model.
+        figure: What to compare instead of tokens per second; points without it are left out.
+    """
+    known = [cell for cell in cells if cell.rate(figure)]
+    engines = _engines(known)
+    if known:
+        yield _head("point", "unit", *engines, *_ratio_names(engines))
+    for point in _points(known):
+        found = {engine: best(known, point.name, engine, figure=figure) for engine in engines}
+        yield _row(point.name, point.unit, *_compared(found, figure))
 
 
 def _equal_table(cells: Sequence[Cell]) -> Iterable[str]:
     """The same among variants whose names tell the same number of bits; rows where we and a peer have one."""
     engines = _engines(cells)
-    peers = [engine for engine in engines if engine != OURS]
     rows = []
     for point in _points(cells):
         for bits in sorted({cell.bits for cell in cells if cell.bits is not None}):
-            found = {engine: best(cells, point.name, engine, bits) for engine in engines}
-            if found.get(OURS) is not None and any(found[peer] is not None for peer in peers):
-                ratios = [_ratio(found[OURS], found[peer]) for peer in peers]
-                rows.append(
-                    _row(point.name, f"{bits} bits", *(_with_variant(found[engine]) for engine in engines), *ratios)
-                )
+            found = {engine: best(cells, point.name, engine, bits=bits) for engine in engines}
+            if found.get(OURS) is not None and sum(cell is not None for cell in found.values()) > 1:
+                rows.append(_row(point.name, f"{bits} bits", *_compared(found)))
     if rows:
-        yield from _head("point", "weights", *engines, *(f"{OURS} / {peer}" for peer in peers))
+        yield _head("point", "weights", *engines, *_ratio_names(engines))
         yield from rows
+
+
+def _ratio_names(engines: Sequence[str]) -> list[str]:
+    return [f"{OURS} / {peer}" for peer in engines if OURS in engines and peer != OURS]
+
+
+def _compared(found: Mapping[str, Cell | None], figure: str | None = None) -> Iterable[str]:
+    """Yield each engine's rate, then our ratio to each peer."""
+    for cell in found.values():
+        yield "-" if cell is None else _with_variant(cell, figure)
+    ours = found.get(OURS)
+    for peer, cell in found.items():
+        if OURS in found and peer != OURS:
+            yield "-" if ours is None or cell is None else f"**{ours.rate(figure) / cell.rate(figure):.2f}**"
 
 
 def _lag_lines(cells: Sequence[Cell]) -> Iterable[str]:
@@ -96,14 +115,14 @@ def _lag_lines(cells: Sequence[Cell]) -> Iterable[str]:
     if not found:
         yield "Nowhere, at the best variant of each."
         return
-    yield from _head("point", "peer", "its rate", OURS, "ratio")
+    yield _head("point", "peer", "its rate", OURS, "ratio")
     for lag in found:
         yield _row(lag.point, lag.peer.engine, _with_variant(lag.peer), _with_variant(lag.ours), f"{lag.ratio:.2f}")
 
 
 def _every_table(cells: Sequence[Cell]) -> Iterable[str]:
     shown = {name: label for name, label in _FIGURES.items() if any(name in cell.figures for cell in cells)}
-    yield from _head("point", "engine", "variant", "tok/s", "runs (discarded)", *shown.values(), "stream GB/s")
+    yield _head("point", "engine", "variant", "tok/s", "runs (discarded)", *shown.values(), "stream GB/s")
     for point in _points(cells):
         for cell in (cell for cell in cells if cell.point == point.name):
             runs = f"{len(cell.values)} ({cell.num_discarded})"
@@ -130,12 +149,8 @@ def _engines(cells: Sequence[Cell]) -> list[str]:
     return [name for name in (OURS, *(name for name in names if name != OURS)) if name in names]
 
 
-def _ratio(ours: Cell | None, peer: Cell | None) -> str:
-    return "-" if ours is None or peer is None else f"**{ours.median / peer.median:.2f}**"
-
-
-def _with_variant(cell: Cell | None) -> str:
-    return "-" if cell is None else f"{_spread(cell)} {cell.variant}"
+def _with_variant(cell: Cell, figure: str | None = None) -> str:
+    return f"{_spread(cell) if figure is None else f'**{_number(cell.rate(figure))}**'} {cell.variant}"
 
 
 def _spread(cell: Cell) -> str:
@@ -146,8 +161,8 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}" if abs(value) < 1000 else f"{value:.0f}"  # noqa: PLR2004
 
 
-def _head(*names: str) -> list[str]:
-    return [_row(*names), "|" + " --- |" * len(names)]
+def _head(*names: str) -> str:
+    return f"{_row(*names)}\n|{' --- |' * len(names)}"
 
 
 def _row(*cells: str) -> str:
@@ -176,6 +191,7 @@ def plot(records: Sequence[Record], most_others: float, path: Path) -> None:
             points = [point for point in _points(cells) if point.suite == suite and not point.is_prefill]
             for engine in _engines(cells):
                 _draw_line(panel, engine, [(point.concurrency, best(cells, point.name, engine)) for point in points])
+            panel.set_visible(bool(points))
             levels = [point.concurrency for point in points]
             panel.set_xscale("log", base=2)
             panel.set(

@@ -34,6 +34,10 @@ class Cell:
         """Median tokens per second."""
         return statistics.median(self.values)
 
+    def rate(self, figure: str | None = None) -> float:
+        """Median tokens per second, or the median of another figure; 0 where that was not measured."""
+        return self.median if figure is None else self.figures.get(figure, 0.0)
+
     @property
     def bits(self) -> int | None:
         """Bits of a weight that the variant's name tells: 4 for Q4_1, 8 for int8, 16 for BF16."""
@@ -78,10 +82,20 @@ def summarize(records: Iterable[Record], most_others: float) -> list[Cell]:
     return cells
 
 
-def best(cells: Iterable[Cell], point: str, engine: str, bits: int | None = None) -> Cell | None:
-    """Return an engine's fastest variant at a point, of one precision when `bits` is given."""
+def best(
+    cells: Iterable[Cell], point: str, engine: str, *, bits: int | None = None, figure: str | None = None
+) -> Cell | None:
+    """Return an engine's fastest variant at a point.
+
+    Args:
+        cells: To choose from.
+        point: Name of the point.
+        engine: Name of the engine.
+        bits: Variants of this precision only.
+        figure: What to compare instead of tokens per second; cells without it do not count.
+    """
     own = [cell for cell in cells if (cell.point, cell.engine) == (point, engine) and bits in {None, cell.bits}]
-    return max(own, key=lambda cell: cell.median, default=None)
+    return max((cell for cell in own if cell.rate(figure)), key=lambda cell: cell.rate(figure), default=None)
 
 
 def lags(cells: Sequence[Cell]) -> list[Lag]:

@@ -36,6 +36,13 @@ def test_the_first_table_compares_the_best_of_each_with_ratios() -> None:
     assert len(rows) == 4
 
 
+def test_decoding_alone_is_compared_where_it_was_told() -> None:
+    told = [*RECORDS, record("llama-cpp", "Q8_0", 40.0, figures={"decode_tokens_per_s": 80.0})]
+    rows = part(to_markdown(told, 0.15), "Decode alone, prefill left out")
+    assert rows[0] == "| point | unit | trivium | llama-cpp | trivium / llama-cpp |"
+    assert rows[2:] == ["| batch 16 | output tokens/s | **200.0** Q4_1 | **80.0** Q8_0 | **2.50** |"]
+
+
 def test_equal_precision_has_a_table_of_its_own() -> None:
     rows = part(to_markdown(RECORDS, 0.15), "At equal precision of the weights")
     assert [row.split(" | ")[1] for row in rows[2:]] == ["4 bits", "8 bits"]

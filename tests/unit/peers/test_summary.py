@@ -45,10 +45,25 @@ def test_the_best_variant_is_that_of_the_highest_median_at_its_point() -> None:
     found = best(cells, "batch 16", "a")
     assert found is not None
     assert (found.variant, found.median) == ("BF16", 21.0)
-    eight = best(cells, "batch 16", "a", 8)
+    eight = best(cells, "batch 16", "a", bits=8)
     assert eight is not None
     assert eight.variant == "Q8_0"
     assert best(cells, "batch 16", "b") is None
+
+
+def test_the_best_by_another_figure_may_be_another_variant_and_needs_that_figure() -> None:
+    cells = summarize(
+        [
+            record("a", "Q4_0", 10.0, figures={"decode_tokens_per_s": 5.0}),
+            record("a", "BF16", 9.0, figures={"decode_tokens_per_s": 7.0}),
+            record("a", "Q8_0", 20.0),
+        ],
+        0.15,
+    )
+    found = best(cells, "batch 16", "a", figure="decode_tokens_per_s")
+    assert found is not None
+    assert (found.variant, found.rate("decode_tokens_per_s")) == ("BF16", 7.0)
+    assert best(cells, "batch 16", "a", figure="ttft_p50_ms") is None
 
 
 @pytest.mark.parametrize(
