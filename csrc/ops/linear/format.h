@@ -11,7 +11,7 @@ namespace trivium::linear {
 
 inline constexpr std::size_t kPanel = 32;
 
-// One line per format; the table is in format.cpp, the drawings in formats/*.h.
+// One line per format; the table is in format.cpp, the drawings of codes and blocks in blocks.h.
 //
 //   name        bits of the codes   scale record per group                          value of code c
 //   f32         -                   -                                               c
@@ -54,11 +54,12 @@ enum class FormatId : std::uint8_t {
 struct Format {
   FormatId id;
   const char* name;
-  operand::Format operand;  // what the left side must be
-  std::size_t block;        // values of k per block: a panel is K / block blocks
-  std::size_t block_bytes;  // of kPanel columns
-  std::size_t group;        // values of k per scale as the kernels see it (16 or 32); 0 for f32 and bf16
-  std::uint8_t zero;        // offset of the codes, as operand::SumKind means it; 0 where there is none or a minimum
+  operand::Format operand;   // what the left side must be
+  std::size_t block;         // values of k per block: a panel is its header and K / block blocks
+  std::size_t block_bytes;   // of kPanel columns
+  std::size_t header_bytes;  // before a panel's first block: the scales of i8_c
+  std::size_t group;         // values of k per scale as the kernels see it (16 or 32); 0 for f32 and bf16
+  std::uint8_t zero;         // offset of the codes, as operand::SumKind means it; 0 where there is none or a minimum
   bool has_min;
 };
 
@@ -67,10 +68,16 @@ std::span<const Format> formats();
 // Throws std::invalid_argument that lists the names.
 const Format& format_named(const char* name);
 
-// Bytes of one panel over depth K (padded to whole blocks).
+// K padded to whole blocks; an operand of the product has this depth. Parts of one product must agree on it.
 inline std::size_t padded_depth(const Format& format, std::size_t depth) {
-  const std::size_t unit = format.block > operand::kGroup ? format.block : operand::kGroup;
-  return (depth + unit - 1) / unit * unit;
+  return (depth + format.block - 1) / format.block * format.block;
+}
+
+inline std::size_t num_panels(std::size_t num_cols) { return (num_cols + kPanel - 1) / kPanel; }
+
+// Bytes of one panel over depth K (padded to whole blocks): a multiple of 32.
+inline std::size_t panel_bytes(const Format& format, std::size_t depth) {
+  return format.header_bytes + padded_depth(format, depth) / format.block * format.block_bytes;
 }
 
 }  // namespace trivium::linear

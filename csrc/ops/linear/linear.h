@@ -8,6 +8,7 @@
 //                         integer sum where the format has a zero point
 //                   acc = fma(float(dot), scale_w[n, g] * scale_x[m, g], acc)
 //                   acc = fma(min_w[n, g], sum_x[m, g], acc)             where the format has a minimum
+//                 of i8_c: scale_w is left out in the sum, and acc * scale_w[n] is the result
 //   kBf16         one chain of the level's bfloat16 dot products (or of its emulation), k ascending
 //   kF32          one chain of fused multiply-adds, k ascending
 //
@@ -83,8 +84,13 @@ std::size_t scratch_bytes(std::size_t depth);
 // How a member works a product off; all give the same bits. Chosen by the tuner, or by rule (kAuto).
 enum class Tactic : std::uint8_t { kAuto, kDirect, kUnpacked };
 
-// Runs this member's share of a product: whole panels (and, where panels are fewer than members or rows are many, runs
-// of row tiles). Ends without a barrier. `scratch` is the member's own, 64-byte aligned.
+// Throws std::invalid_argument unless the product is well-formed: formats and sums that fit the operand's layout, whole
+// blocks in its depth, and for kGated two parts of equal width and an operand that holds it. For whoever builds
+// products; `run` does not look again.
+void check(const Product& product);
+
+// Runs this member's share of a product: a run of (panel, row tile) pairs, so that shares differ by one tile at most.
+// Ends without a barrier. `scratch` is the member's own, 64-byte aligned. The operand must not overlap what is written.
 void run(const Kernels& kernels, const Product& product, Tactic tactic, Team& team, void* scratch);
 
 // Rows of a packed matrix as float32, [count, K] without padding: W[ids[i], :] exactly as the format defines them.

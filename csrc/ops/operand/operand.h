@@ -88,6 +88,10 @@ inline Row row_at(const Layout& layout, void* operand, std::size_t num_rows, std
   return {words, tiles.height(tile)};
 }
 
+// Writes a whole operand from rows [num_rows, width], padding with zeros up to layout.depth. One thread, and any
+// level's bits: for tests and tools. Inside a step the op before writes its rows itself (operand_inl.h).
+void write_rows(const float* values, std::size_t num_rows, std::size_t width, const Layout& layout, void* operand);
+
 // What a row's units stand for: [depth] floats. For tests, and for finding where two runs part.
 void read_row(const Layout& layout, const void* operand, std::size_t num_rows, std::size_t row, float* out);
 

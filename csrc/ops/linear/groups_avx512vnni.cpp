@@ -1,0 +1,10 @@
+// Formats of plain groups; see linear_avx512vnni.cpp.
+#include "ops/linear/lanes_avx512vnni.h"
+#include "ops/linear/tables_inl.h"
+
+namespace trivium::linear {
+
+FormatKernels groups_avx512vnni(FormatId id);
+FormatKernels groups_avx512vnni(FormatId id) { return group_kernels<LanesVnni512>(id); }
+
+}  // namespace trivium::linear

@@ -1,0 +1,85 @@
+// What one level's kernels look like to the code above them. Not for callers: they see linear.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/isa.h"
+#include "ops/linear/format.h"
+#include "ops/linear/linear.h"
+#include "ops/operand/operand.h"
+
+namespace trivium::linear {
+
+// One register tile's work: some rows of an operand's tile times one panel.
+//
+// The panel is read as num_blocks blocks, each block_bytes long, of block_groups groups of 32. An unpacked panel is a
+// single block: codes of 8 bits, and scales and minima as float [K / g][kPanel].
+struct TileArgs {
+  const std::byte* blocks;
+  std::size_t num_blocks;
+  std::size_t block_bytes;
+  std::size_t block_groups;
+  const float* scales;  // unpacked, and the header of i8_c
+  const float* mins;    // unpacked
+
+  const std::uint32_t* units;  // of the first row; row r is r words on, the next unit `stride` words on
+  const float* unit_scales;    // likewise
+  const std::uint32_t* sums;   // likewise; int32 or float, see operand::SumKind
+  std::size_t stride;          // R of the operand's tile
+
+  float* out;  // [rows][kPanel]
+
+  // What will be read soon: fetched into L2 while this tile computes, spread evenly over it.
+  const std::byte* ahead;
+  const std::byte* ahead_end;
+};
+
+using TileFn = void (*)(const TileArgs& args);
+
+// A packed panel as bytes and floats: see TileArgs.
+struct UnpackArgs {
+  const std::byte* blocks;
+  std::size_t num_blocks;
+  std::size_t block_bytes;
+  std::size_t block_groups;
+  std::byte* codes;  // [K / 32][group_bytes(8)]
+  float* scales;
+  float* mins;
+};
+
+using UnpackFn = void (*)(const UnpackArgs& args);
+
+// How one format is multiplied. Entry r - 1 runs r rows; taller tiles run in pieces.
+struct FormatKernels {
+  const TileFn* direct;  // reads the packed panel
+  std::size_t direct_rows;
+  const TileFn* unpacked;  // reads an unpacked panel; null where the packed one holds bytes or floats already
+  std::size_t unpacked_rows;
+  UnpackFn unpack;
+};
+
+// Finishes a block of results: rows [first_row, first_row + num_rows) of M, one panel wide.
+struct FinishArgs {
+  const Epilogue* epilogue;
+  std::size_t total_rows;  // M
+  std::size_t first_row;
+  std::size_t num_rows;
+  std::size_t first_col;  // of the output, counted over all parts; kGated: of the operand
+  std::size_t num_cols;   // up to kPanel are valid
+  float* y;               // [num_rows][kPanel], changed; kGated: the gate
+  float* up;              // kGated
+  std::size_t up_col;     // kGated: column of `up` over all parts
+  std::size_t num_pad;    // kGated: columns after these that the operand has as padding; a multiple of operand::kGroup
+};
+
+using FinishFn = void (*)(const FinishArgs& args);
+
+struct Kernels {
+  Isa isa;
+  const char* name;
+  FormatKernels (*format)(FormatId id);
+  FinishFn finish;
+};
+
+}  // namespace trivium::linear

@@ -1,0 +1,32 @@
+// Lanes256 with dot products of bytes (AVX-VNNI).
+#pragma once
+
+#include "ops/linear/lanes_avx2.h"
+
+namespace trivium::linear {
+namespace {
+
+struct LanesVnni256 : Lanes256 {
+  static constexpr bool kHasOneDot = true;
+  static constexpr int kMaxRows = 6;
+  static constexpr int kDirectRows = 2;  // most rows that read a packed panel without unpacking it
+  // Of 16 registers, 6 x 1 vectors take 6 dot + 6 acc + 1 w + 1 x + mask.
+  static constexpr int int_vectors(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
+  static constexpr int float_vectors(int rows) { return rows == 1 ? 4 : rows <= 4 ? 2 : 1; }
+
+  template <int kBits>
+  struct Dot {
+    using Weights = __m256i;
+    __m256i sum;
+    static Weights weights(__m256i codes) { return codes; }
+    void start() { sum = _mm256_setzero_si256(); }
+    void start(const std::uint32_t* init) { sum = splat_units(init); }
+    void add(int, Weights weights, const std::uint32_t* units) {
+      sum = _mm256_dpbusd_avx_epi32(sum, weights, splat_units(units));
+    }
+    __m256i finish(const std::uint32_t*, bool) const { return sum; }
+  };
+};
+
+}  // namespace
+}  // namespace trivium::linear

@@ -1,0 +1,24 @@
+// One column at a time: the meaning of every format, and what runs where nothing stronger does. Here: floats and
+// epilogues.
+#include "ops/linear/finish_inl.h"
+#include "ops/linear/lanes.h"
+#include "ops/linear/tables_inl.h"
+
+namespace trivium::linear {
+
+FormatKernels groups_scalar(FormatId id);
+FormatKernels supers_scalar(FormatId id);
+
+namespace {
+
+FormatKernels format(FormatId id) {
+  if (id <= FormatId::kBf16) return float_kernels<One>(id);
+  return FormatId::kQ2K <= id && id <= FormatId::kQ6K ? supers_scalar(id) : groups_scalar(id);
+}
+
+}  // namespace
+
+Kernels linear_scalar();
+Kernels linear_scalar() { return {Isa::kScalar, "linear_scalar", format, finish<One>}; }
+
+}  // namespace trivium::linear

@@ -1,0 +1,88 @@
+// The tables of one level: which instance runs a format. Internal linkage: included by ISA files only.
+//
+// Compiled in three files per level, so that they build side by side: formats of plain groups, K-quants, and the rest.
+#pragma once
+
+#include "ops/linear/float_tile_inl.h"
+#include "ops/linear/int_tile_inl.h"
+
+namespace trivium::linear {
+namespace {
+
+template <class L, class F>
+constexpr IntTiles<L, F, L::kDirectRows> kDirectTiles{};
+
+template <class L, class F>
+constexpr IntTiles<L, F, L::kMaxRows> kUnpackedTiles{};
+
+template <class L, class F>
+constexpr FloatTiles<L, F, L::kMaxRows> kFloatTiles{};
+
+// Where all widths of codes share one dot product, so do unpacked formats: 8 stands for all.
+template <class L, class F>
+using UnpackedOf = Unpacked<L::kHasOneDot      ? 8
+                            : F::kDotBits <= 4 ? 4
+                                               : F::kDotBits,
+                            F::kGroup, F::kZero != 0, F::kHasMin>;
+
+template <class L, class F>
+FormatKernels int_kernels() {
+  if constexpr (F::kBits == 8) {
+    return {kUnpackedTiles<L, F>.tiles, L::kMaxRows, nullptr, 0, nullptr};
+  } else {
+    return {kDirectTiles<L, F>.tiles, L::kDirectRows, kUnpackedTiles<L, UnpackedOf<L, F>>.tiles, L::kMaxRows,
+            unpack_panel<L, F>};
+  }
+}
+
+// Formats of plain groups.
+template <class L>
+FormatKernels group_kernels(FormatId id) {
+  switch (id) {
+    case FormatId::kI8Channel:
+      return int_kernels<L, Packed<NoRecord, 8, 32, 128, false>>();
+    case FormatId::kI8G32:
+    case FormatId::kI8G64:
+    case FormatId::kI8G128:
+      return int_kernels<L, Packed<ScaleRecord, 8, 32, 128, false>>();
+    case FormatId::kI4:
+      return int_kernels<L, Packed<ScaleRecord, 4, 32, 8, false>>();
+    case FormatId::kI4Min:
+      return int_kernels<L, Packed<MinRecord, 4, 32, 0, true>>();
+    case FormatId::kI4ZeroG32:
+    case FormatId::kI4ZeroG64:
+    case FormatId::kI4ZeroG128:
+      return int_kernels<L, Packed<ZeroRecord, 4, 32, 0, true>>();
+    case FormatId::kI5:
+      return int_kernels<L, Packed<ScaleRecord, 5, 32, 16, false>>();
+    case FormatId::kI5Min:
+      return int_kernels<L, Packed<MinRecord, 5, 32, 0, true>>();
+    default:
+      return int_kernels<L, Packed<ScaleRecord, 4, 32, 128, false, true>>();  // iq4
+  }
+}
+
+template <class L>
+FormatKernels super_kernels(FormatId id) {
+  switch (id) {
+    case FormatId::kQ2K:
+      return int_kernels<L, Packed<K2Record, 2, 16, 0, true>>();
+    case FormatId::kQ3K:
+      return int_kernels<L, Packed<K3Record, 3, 16, 4, false>>();
+    case FormatId::kQ4K:
+      return int_kernels<L, Packed<K45Record, 4, 32, 0, true>>();
+    case FormatId::kQ5K:
+      return int_kernels<L, Packed<K45Record, 5, 32, 0, true>>();
+    default:
+      return int_kernels<L, Packed<K6Record, 6, 16, 32, false>>();
+  }
+}
+
+template <class L>
+FormatKernels float_kernels(FormatId id) {
+  const TileFn* tiles = id == FormatId::kF32 ? kFloatTiles<L, F32>.tiles : kFloatTiles<L, Bf16>.tiles;
+  return {tiles, L::kMaxRows, nullptr, 0, nullptr};
+}
+
+}  // namespace
+}  // namespace trivium::linear
