@@ -1,9 +1,13 @@
 // Instruction sets, threads, and how this module was built.
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+
+#include <tuple>
 
 #include "base/isa.h"
 #include "base/parallel.h"
 #include "bindings/bindings.h"
+#include "ops/limits/limits.h"
 
 namespace nb = nanobind;
 
@@ -20,6 +24,14 @@ void bind_runtime(nb::module_& m) {
   m.def("kernel_version", [] { return std::string(TRIVIUM_KERNEL_VERSION); }, "Digest of the sources of the kernels.");
   m.def("usable_cores", &usable_cores, "Cores this process may use, by affinity and cgroup quota.");
   m.def("num_threads", &num_threads, "Threads that kernels use, the caller included.");
+  m.def(
+      "machine_limits",
+      [] {
+        const limits::Limits found = limits::measure(active_isa());
+        return std::make_tuple(found.memory_bytes, found.cache_bytes, found.int8_ops, found.bf16_ops, found.f32_ops);
+      },
+      nb::call_guard<nb::gil_scoped_release>(),
+      "Measure what all threads do at most, per second: bytes of memory, of cache, operations in int8, bf16, f32.");
   m.def("set_num_threads", &set_num_threads, nb::arg("count"), nb::call_guard<nb::gil_scoped_release>(),
         "Set the number of threads, 1 to 1024.");
 }

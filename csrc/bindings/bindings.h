@@ -10,5 +10,8 @@ namespace trivium::bindings {
 
 void bind_runtime(nanobind::module_& m);
 void bind_gemm(nanobind::module_& m);
+void bind_linear(nanobind::module_& m);
+void bind_program(nanobind::module_& m);
+void bind_sample(nanobind::module_& m);
 
 }  // namespace trivium::bindings

@@ -4,4 +4,7 @@ NB_MODULE(_C, m) {
   m.doc() = "Native kernels of Trivium. Use trivium.kernels, which checks arguments and has a stand-in for each.";
   trivium::bindings::bind_runtime(m);
   trivium::bindings::bind_gemm(m);
+  trivium::bindings::bind_linear(m);
+  trivium::bindings::bind_program(m);
+  trivium::bindings::bind_sample(m);
 }

@@ -45,10 +45,13 @@ void Program::run(const Step& step, std::byte* arena, Part part, double* seconds
   TRIV_CHECK(part.begin <= part.end && part.end <= size(), "program: part [%zu, %zu) of %zu instructions", part.begin,
              part.end, size());
   if (scratch_.size() < scratch_bytes_ * static_cast<std::size_t>(num_threads()) + kLine) seal();  // more threads now
-  for (std::size_t i = part.begin; i < part.end; ++i) instructions_[i]->prepare(step);
   run_team([&](Team& team) {
     const Frame frame{step, arena, scratch_of(team.index())};
     if (part.begin == 0) copy_pages(step, team);
+    if (team.index() == 0) {
+      for (const auto& instruction : instructions_) instruction->prepare(step, team.size());
+    }
+    team.barrier();
     double begun = now_s();
     for (std::size_t i = part.begin; i < part.end; ++i) {
       instructions_[i]->run(frame, team);

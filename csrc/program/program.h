@@ -68,9 +68,9 @@ struct Frame {
 class Instruction {
  public:
   virtual ~Instruction() = default;
-  // Work that one member does alone before the team starts, such as planning who reads which pages. May allocate while
+  // Work that one member does alone before the others start, such as planning who reads which pages. May allocate while
   // it meets its largest step so far, never afterwards.
-  virtual void prepare(const Step&) {}
+  virtual void prepare(const Step&, int) {}  // for so many members
   // This member's share. Ends without a barrier; the program adds one.
   virtual void run(const Frame& frame, Team& team) const = 0;
   // Bytes of scratch per member.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from trivium.assembly.reference import ReferenceParts
+from trivium.base.errors import ConfigError
+from trivium.kernels import native
 
 if TYPE_CHECKING:
     from trivium.assembly.model import OpenModel, Report
@@ -53,7 +54,50 @@ class ExecutorParts(Protocol):
 def choose_executor(options: EngineOptions, model: OpenModel, report: Report) -> ExecutorParts:
     """Choose by options, then by what this machine and this installation can do.
 
+    Args:
+        options: `executor.executor` is `native`, `reference`, or `auto`: native where nothing speaks against it.
+        model: What is to run.
+        report: Told that a plan is being compiled, where it is.
+
     Raises:
         ConfigError: What was asked for is not possible here.
     """
-    return ReferenceParts(options, model)
+    asked = options.executor.executor
+    obstacle = native_obstacle(options)
+    if asked == "native" and obstacle is not None:
+        raise ConfigError(f"--executor native is not possible: {obstacle}; leave it at auto, or set it to reference")
+    if asked == "reference" or obstacle is not None:
+        _refuse_native_options(options, obstacle)
+        from trivium.assembly.reference import ReferenceParts  # noqa: PLC0415  (start-up time)
+
+        return ReferenceParts(options, model)
+    from trivium.assembly.native import NativeParts  # noqa: PLC0415  (start-up time)
+
+    report("compiling", 0, 1)
+    parts = NativeParts(options, model)
+    _ = parts.plan
+    report("compiling", 1, 1)
+    return parts
+
+
+def native_obstacle(options: EngineOptions) -> str | None:
+    """Return why the native executor cannot run, or nothing."""
+    if options.executor.array_library != "numpy" or options.executor.device != "cpu":
+        return "array_library and device choose where the reference executor runs"
+    if options.cache.page_len != native.PAGE_LEN:
+        return f"page_len is {options.cache.page_len}, and native kernels have pages of {native.PAGE_LEN} tokens"
+    if native.load() is None:
+        return "the native kernels are not here (trivium doctor says why)"
+    return None
+
+
+def _refuse_native_options(options: EngineOptions, obstacle: str | None) -> None:
+    why = f", because {obstacle}" if obstacle else ""
+    asked = {
+        "weights": options.executor.weights != "auto",
+        "kv_cache_dtype": options.cache.kv_cache_dtype not in {"auto", "f32"},
+        "plan": options.compile.plan is not None,
+    }
+    for name, is_asked in asked.items():
+        if is_asked:
+            raise ConfigError(f"{name} has no meaning for the reference executor, which computes in float32{why}")

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+PAGE_LEN = 16
+"""Tokens of a KV page: native attention tiles keys and values in pages of this length (csrc/ops/attention)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeDescription:
