@@ -44,7 +44,7 @@ NAMES: Mapping[tuple[str, str], str] = {
     ("gated_projection", "operand"): "gated_operand",
     ("adapter_delta", "out"): "delta",
 }
-"""What people see a result's buffer called; others are called by their op."""
+"""What people see a result's buffer called; others are called by their op, and see `_name`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +148,7 @@ class _Drafter:
                 self._kv_heads[made.name] = node.attributes["num_kv_heads"]  # type: ignore[assignment]  # a number
             else:
                 writes[result] = made.name
-                self.draft.values[made.name] = self._spec(made, NAMES.get((node.op, result), node.op))
+                self.draft.values[made.name] = self._spec(made, _name(node, result))
         attrs = {each.name: self._attribute(node, each.name) for each in INSTRUCTIONS[node.op].attributes}
         self.draft.instructions.append(
             DraftInstruction(op=node.op, reads=reads, writes=writes, weights=weights, attrs=attrs)
@@ -247,6 +247,13 @@ class _Drafter:
         if rope not in self._ropes:
             self._ropes.append(rope)
         return self._ropes.index(rope)
+
+
+def _name(node: Node, result: str) -> str:
+    """Say what a result's buffer is called."""
+    if node.op == "add_norm" and operands(node)["weight"] is None:
+        return "rounded_operand" if result == "operand" else "hidden"
+    return NAMES.get((node.op, result), node.op)
 
 
 def _kind(found: TensorType) -> BufferKind:

@@ -15,7 +15,7 @@ A node is known by the first value that it defines.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from trivium.base.errors import InternalError, ensure
@@ -116,7 +116,11 @@ class GraphEditor:
         only = self.only_user(value)
         return maker if only is not None and only.outputs == user.outputs else None
 
-    def first_of(self, nodes: Sequence[Node]) -> Node:
+    def in_order(self, nodes: Iterable[Node]) -> list[Node]:
+        """Return nodes in the order in which they run."""
+        return sorted(nodes, key=self._order)
+
+    def first_of(self, nodes: Iterable[Node]) -> Node:
         """Return the node that runs first."""
         return min(nodes, key=self._order)
 

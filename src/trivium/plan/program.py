@@ -46,7 +46,8 @@ In words:
 * rope_table: [T, 2 * half] cosines, then sines, attention factor applied.
 * add_norm: sum = a + b, or a + rms_norm(b, b_weight; eps), or a where there is no b; y = rms_norm(sum, weight; eps),
   or the sum where there is no weight. `sum` and `wide` (= y) are float32 rows, `operand` is y rounded to the buffer's
-  kind. With `rows` [R], wide and operand hold y of those rows only, and there is no `sum`.
+  kind. With `rows` [R], wide and operand hold y of those rows only, and there is no `sum`; without, a and b may
+  themselves have R rows. `sum` may lie where a lies.
 * adapter_delta: what the step's adapters add to the products with `parameters`, one after the other, [rows, their
   widths]: for each row the adapter of its request, zeros where it has none. x is float32; `rows` is T or R.
 * projection: v = x @ [weight_0; weight_1; weight_2].T + bias + delta, times `scale`, soft-capped to `softcap` if given.

@@ -86,8 +86,12 @@ def test_what_is_left_are_fused_ops_only(name: str, has_adapters: bool) -> None:
     assert set(found) <= allowed
     assert found["rope_kv"] == found["attend"] == found["gated_projection"] == layers
     assert found["projection"] + found["projection_add"] == 3 * layers + 1
-    # One norm before each half and the last; where norms stand behind the halves, the first operand is rounded apart.
-    assert found["add_norm"] == 2 * layers + 1
+    # One norm before each half and the last (or behind each half, and one to round the first operand); in the last
+    # layer, the wanted rows of attention are picked and rounded, and those of the residual picked.
+    assert found["add_norm"] == 2 * layers + 3
+    wanted = [node for node in fused.nodes if node.outputs[0].type.shape[0] == "R"]
+    products = [node for node in wanted if OPS[node.op].matrices]
+    assert len(products) == 4
     assert parse(to_text(fused)) == fused
 
 
