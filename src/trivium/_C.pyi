@@ -30,6 +30,11 @@ def usable_cores() -> int:
 def num_threads() -> int:
     """Threads that kernels use, the caller included."""
 
+def machine_limits() -> tuple[float, float, float, float, float]:
+    """
+    Measure what all threads do at most, per second: bytes of memory, of cache, operations in int8, bf16, f32.
+    """
+
 def set_num_threads(count: int) -> None:
     """Set the number of threads, 1 to 1024."""
 

@@ -9,7 +9,9 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
+from trivium.base.errors import ConfigError
 from trivium.kernels import native
+from trivium.plan.cost import MachineLimits
 
 _CPU_INFO = Path("/proc/cpuinfo")
 
@@ -47,6 +49,19 @@ def this_machine() -> Machine:
         kernels=native.kernel_version(),
         compiler=found.compiler,
     )
+
+
+def measure_limits() -> MachineLimits:
+    """Measure what this machine does at most with the threads that are set; takes half a second.
+
+    Raises:
+        ConfigError: The native kernels are missing, which do the measuring.
+    """
+    module = native.load()
+    if module is None:
+        raise ConfigError("what this machine does at most is measured by the native kernels, which are not here")
+    memory, cached, int8, bf16, f32 = module.machine_limits()
+    return MachineLimits(memory_bytes=memory, cache_bytes=cached, operations={"int8": int8, "bf16": bf16, "f32": f32})
 
 
 @cache

@@ -7,8 +7,7 @@ compare the moods. Here every round times every tactic once, each round in anoth
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -17,12 +16,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trivium.compile.tuner.space import Case
-
-Clock = Callable[[], float]
-"""Seconds since some moment."""
-
-_LEAST_S = 100e-6
-"""A timing runs its tactic until this much time has passed, since a clock's own cost is not nothing."""
 
 
 class PreparedCase(Protocol):
@@ -33,12 +26,12 @@ class PreparedCase(Protocol):
         """Kernels that can run it, the rule's own choice (`auto`) first."""
         ...
 
-    def run(self, tactic: str) -> NDArray[np.generic]:
-        """Run it once in the engine's threads, on weights that are not in cache.
+    def result(self, tactic: str) -> NDArray[np.generic]:
+        """Run it and return what it gives."""
+        ...
 
-        Returns:
-            The result, valid until the next run.
-        """
+    def seconds(self, tactic: str) -> float:
+        """Run it in the engine's threads, on weights that are not in cache, and return how long one run took."""
         ...
 
 
@@ -57,45 +50,30 @@ def equal_tactics(prepared: PreparedCase) -> tuple[list[str], list[str]]:
         Tactics with the same bits, the first one included; and the others, which must not be used.
     """
     first, *others = prepared.tactics
-    expected = _bits(prepared.run(first))
-    equal = [name for name in others if np.array_equal(_bits(prepared.run(name)), expected)]
+    expected = _bits(prepared.result(first))
+    equal = [name for name in others if np.array_equal(_bits(prepared.result(name)), expected)]
     return [first, *equal], [name for name in others if name not in equal]
 
 
-def time_tactics(
-    prepared: PreparedCase, tactics: Sequence[str], rounds: int, *, clock: Clock = time.perf_counter
-) -> Mapping[str, float]:
-    """Time tactics in interleaved rounds.
+def time_tactics(prepared: PreparedCase, tactics: Sequence[str], rounds: int) -> Mapping[str, float]:
+    """Time tactics in interleaved rounds, after one that warms up.
 
     Args:
         prepared: The case.
         tactics: Those to be timed.
         rounds: Timings of each.
-        clock: Where time comes from.
 
     Returns:
         Median seconds of one run, by tactic.
     """
-    repeats = _repeats(prepared, tactics, clock)
     times: dict[str, list[float]] = {name: [] for name in tactics}
-    for number in range(rounds):
+    for number in range(-1, rounds):
         shift = number % len(tactics)
         for name in (*tactics[shift:], *tactics[:shift]):
-            began = clock()
-            for _ in range(repeats):
-                prepared.run(name)
-            times[name].append((clock() - began) / repeats)
+            seconds = prepared.seconds(name)
+            if number >= 0:
+                times[name].append(seconds)
     return {name: statistics.median(found) for name, found in times.items()}
-
-
-def _repeats(prepared: PreparedCase, tactics: Sequence[str], clock: Clock) -> int:
-    """Return how often a tactic runs in one timing; warms everything up on the way."""
-    slowest = 0.0
-    for name in tactics:
-        began = clock()
-        prepared.run(name)
-        slowest = max(slowest, clock() - began)
-    return max(1, min(100, round(_LEAST_S / slowest))) if slowest > 0 else 1
 
 
 def _bits(result: NDArray[np.generic]) -> NDArray[np.uint8]:

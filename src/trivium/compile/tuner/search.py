@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trivium.compile.tuner.cache import Timing, TuningCache
-from trivium.compile.tuner.measure import Bench, Clock, equal_tactics, time_tactics
+from trivium.compile.tuner.measure import Bench, equal_tactics, time_tactics
 from trivium.compile.tuner.space import Case, find_work, with_tactics
 from trivium.plan.program import Plan
 
 logger = logging.getLogger(__name__)
+
+Clock = Callable[[], float]
+"""Seconds since some moment."""
 
 TuneLevel = Literal["off", "quick", "full"]
 BUDGETS: Mapping[TuneLevel, float] = {"off": 0.0, "quick": 12.0, "full": 50.0}
@@ -77,7 +80,7 @@ def tune(
             break
         if on_case is not None:
             on_case(case, number, len(wanted))
-        fresh[case] = _time(case, bench, _ROUNDS[level], clock, rejected)
+        fresh[case] = _time(case, bench, _ROUNDS[level], rejected)
     if fresh:
         cache.keep(fresh)
     best = known | {case: timing.best for case, timing in fresh.items()}
@@ -92,7 +95,7 @@ def tune(
     )
 
 
-def _time(case: Case, bench: Bench, rounds: int, clock: Clock, rejected: list[str]) -> Timing:
+def _time(case: Case, bench: Bench, rounds: int, rejected: list[str]) -> Timing:
     prepared = bench.prepare(case)
     equal, others = equal_tactics(prepared)
     for name in others:
@@ -100,7 +103,7 @@ def _time(case: Case, bench: Bench, rounds: int, clock: Clock, rejected: list[st
         logger.error("the kernel '%s' gives other bits than '%s' for %s; it is not used", name, equal[0], case)
     if len(equal) == 1:
         return Timing(best=equal[0], seconds={})
-    seconds = time_tactics(prepared, equal, rounds, clock=clock)
+    seconds = time_tactics(prepared, equal, rounds)
     fastest = min(equal, key=lambda name: seconds[name])
     is_clear = seconds[fastest] <= _CLEARLY * seconds[equal[0]]
     return Timing(best=fastest if is_clear else equal[0], seconds=seconds)

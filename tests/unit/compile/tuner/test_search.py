@@ -70,7 +70,7 @@ def test_where_every_other_tactic_is_wrong_the_rule_stays_and_nothing_is_timed(c
     bench = by_tactic(auto=0.001, direct=0.00001, unpacked=0.0005)
     bench.wrong = lambda _, tactic: tactic != "auto"
     assert tune(small_plan(), cache, bench, "quick", clock=bench.clock.now_s).plan == small_plan()
-    assert len(bench.runs) == 3 * NUM_CASES
+    assert bench.runs == []
 
 
 @pytest.mark.parametrize("level", ["quick", "full"])
@@ -134,19 +134,9 @@ def test_progress_is_told_case_by_case(cache: TuningCache) -> None:
 
 
 def test_timings_are_medians_of_rounds_that_begin_with_another_tactic_each() -> None:
-    spikes: Iterator[float] = iter([0.0] * 3 + [9.0] + [0.0] * 100)
-    clock = FakeClock()
-    bench = FakeBench(clock, lambda _, tactic: {"auto": 0.002, "direct": 0.001}[tactic] + next(spikes))
-    prepared = bench.prepare(next(iter(cases_of(small_plan()))))
-    seconds = time_tactics(prepared, ["auto", "direct"], 5, clock=clock.now_s)
+    spikes: Iterator[float] = iter([9.0, 9.0, 0.0, 0.0, 9.0] + [0.0] * 100)
+    bench = FakeBench(FakeClock(), lambda _, tactic: {"auto": 0.002, "direct": 0.001}[tactic] + next(spikes))
+    seconds = time_tactics(bench.prepare(next(iter(cases_of(small_plan())))), ["auto", "direct"], 5)
     assert seconds == {"auto": pytest.approx(0.002), "direct": pytest.approx(0.001)}
     order = [tactic for _, tactic in bench.runs[2:]]  # behind the two that warm up
     assert order == ["auto", "direct", "direct", "auto", "auto", "direct", "direct", "auto", "auto", "direct"]
-
-
-def test_short_runs_are_repeated_within_a_timing() -> None:
-    clock = FakeClock()
-    bench = FakeBench(clock, lambda *_: 10e-6)
-    seconds = time_tactics(bench.prepare(next(iter(cases_of(small_plan())))), ["auto"], 3, clock=clock.now_s)
-    assert seconds == {"auto": pytest.approx(10e-6)}
-    assert len(bench.runs) == 1 + 3 * 10
