@@ -75,7 +75,7 @@ operand::Layout make_layout(const std::string& format, std::size_t depth,
 linear::Weight make_weight(const std::string& format, const Bytes& panels, std::size_t num_cols, std::size_t depth) {
   const linear::Format& known = linear::format_named(format.c_str());
   const std::size_t num_panels = (num_cols + linear::kPanel - 1) / linear::kPanel;
-  const std::size_t expected = num_panels * (linear::padded_depth(known, depth) / known.block) * known.block_bytes;
+  const std::size_t expected = num_panels * linear::panel_bytes(known, depth);
   TRIV_CHECK(panels.size() == expected, "panels of %zu x %zu in %s take %zu bytes, not %zu", num_cols, depth,
              format.c_str(), expected, panels.size());
   TRIV_CHECK(reinterpret_cast<std::uintptr_t>(panels.data()) % 64 == 0, "panels do not begin on a cache line");

@@ -35,8 +35,8 @@ struct Args {
   std::size_t qkv_stride;
   std::size_t num_heads;  // H; G and D are the store's
   NormKind norm;
-  const float* q_weight;  // [D] for kHead, [H * D] for kFull
-  const float* k_weight;  // [D] for kHead, [G * D] for kFull
+  const float* q_weight;  // [D] for kHead, [H * D] for kFull, or null: queries are not normed
+  const float* k_weight;  // likewise of keys, [G * D] for kFull
   float eps;
   const float* table;  // [T, 2, half]: cosines, then sines; null: no rotation
   std::size_t half;    // at most D / 2

@@ -30,12 +30,17 @@ struct Heads {
   const RowArgs& row;
   const float* first;   // head 0
   const float* weight;  // of the norm
+  NormKind norm;        // none where there is no weight: queries may be normed and keys not
   float scale;          // of the norm over all heads
 
   Heads(const RowArgs& args, const float* heads, std::size_t count, const float* norm_weight)
-      : row(args), first(heads), weight(norm_weight), scale(1.0F) {
-    if (args.args->norm == NormKind::kFull) {
-      scale = norm::rms_scale<V>(heads, count * args.layout->width, args.args->eps);
+      : row(args),
+        first(heads),
+        weight(norm_weight),
+        norm(norm_weight == nullptr ? NormKind::kNone : args.args->norm),
+        scale(1.0F) {
+    if (norm == NormKind::kFull) {
+      scale = trivium::norm::rms_scale<V>(heads, count * args.layout->width, args.args->eps);
     }
   }
 
@@ -44,9 +49,9 @@ struct Heads {
     const std::size_t width = row.layout->width;
     const float* x = first + index * width;
     float normed[attention::kMaxWidth];
-    if (row.args->norm != NormKind::kNone) {
-      const bool is_alone = row.args->norm == NormKind::kHead;
-      const float factor = is_alone ? norm::rms_scale<V>(x, width, row.args->eps) : scale;
+    if (norm != NormKind::kNone) {
+      const bool is_alone = norm == NormKind::kHead;
+      const float factor = is_alone ? trivium::norm::rms_scale<V>(x, width, row.args->eps) : scale;
       const float* weights = is_alone ? weight : weight + index * width;
       for (std::size_t i = 0; i < width; ++i) normed[i] = x[i] * factor * weights[i];
       x = normed;

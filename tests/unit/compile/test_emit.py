@@ -173,7 +173,7 @@ def test_more_layers_use_the_same_bytes_again() -> None:
     shallow, deep = plans
     assert deep.buffers == shallow.buffers
     assert deep.arena_bytes == shallow.arena_bytes
-    assert len(deep.programs["base"].instructions) == len(shallow.programs["base"].instructions) + 6 * 8
+    assert len(deep.programs["base"].instructions) == len(shallow.programs["base"].instructions) + 6 * 9  # heads of 8: rounded apart
 
 
 def test_residuals_stay_where_they_are() -> None:

@@ -2,7 +2,8 @@
 
 A product's left operand becomes a value of its weights' operand kind, padded to their blocks. Three ops can give their
 result rounded beside, or instead of, float32: `add_norm`, `attend` and `gated_projection`. For all other makers, and
-where products that need different operands read one value, an `add_norm` that neither adds nor norms does the rounding.
+where products that need different operands read one value, an `add_norm` that neither adds nor norms does the rounding;
+so too where attention's heads are not whole groups of an operand, or a weight's blocks reach past what an op writes.
 Forms that nobody reads any more are taken away by `drop_unused`.
 
 ::
@@ -16,10 +17,12 @@ This is the one pass that changes numbers.
 from __future__ import annotations
 
 from trivium.base.errors import ensure
+from trivium.base.intmath import align_up
 from trivium.compile.edit import GraphEditor, operand, operands
 from trivium.compile.options import LeftOperand, PassOptions
-from trivium.ir.graph import Attribute, Graph, Node, OperandKind
+from trivium.ir.graph import Attribute, Graph, Node
 from trivium.ir.ops import OPS
+from trivium.plan.program import OPERAND_GROUP
 
 _PRODUCTS = ("projection", "projection_add", "gated_projection")
 _CAN_ROUND = ("add_norm", "attend", "gated_projection")
@@ -42,18 +45,18 @@ def choose_operands(graph: Graph, options: PassOptions) -> Graph:
         ensure(len(wanted) == 1, f"{graph.name}: a {product.op} merges weights that need different operands: {weights}")
         (left,) = wanted
         if (x, left) not in rounded:
-            rounded[x, left] = _round(editor, x, left.kind)
+            rounded[x, left] = _round(editor, x, left)
         names = [value.name for value in product.outputs]
         inputs = {**found, "x": rounded[x, left]}
         editor.replace([product], editor.node(product.op, inputs, product.attributes, names), at=product)
     return editor.build()
 
 
-def _round(editor: GraphEditor, x: str, kind: OperandKind) -> str:
-    """Return the value that is `x` rounded to `kind`, which is new."""
-    name = editor.fresh()
+def _round(editor: GraphEditor, x: str, left: LeftOperand) -> str:
+    """Return the value that is `x` rounded as `left` says, which is new."""
+    name, kind = editor.fresh(), left.kind
     maker = editor.maker(x)
-    if maker is not None and maker.op in _CAN_ROUND and maker.attributes["kind"] is None and _is_result(maker, x):
+    if maker is not None and _can_round(editor, maker, x, left.depth):
         gives = (*_forms(maker), "operand")
         attributes: dict[str, Attribute] = {**maker.attributes, "kind": kind, "gives": gives}
         names = [*(value.name for value in maker.outputs), name]
@@ -65,6 +68,24 @@ def _round(editor: GraphEditor, x: str, kind: OperandKind) -> str:
     else:
         editor.insert_after(maker, apart)
     return name
+
+
+def _can_round(editor: GraphEditor, maker: Node, x: str, depth: int) -> bool:
+    """Whether the op that makes `x` can write it as an operand of so much depth."""
+    if maker.op not in _CAN_ROUND or maker.attributes["kind"] is not None or not _is_result(maker, x):
+        return False
+    if maker.op == "add_norm":
+        return True
+    if depth != align_up(_width(editor, x), OPERAND_GROUP):
+        return False
+    # attend writes whole heads, gated_projection whole panels
+    return maker.op != "attend" or _width(editor, operand(maker, "q")) % OPERAND_GROUP == 0
+
+
+def _width(editor: GraphEditor, name: str) -> int:
+    width = editor.type_of(name).shape[-1]
+    ensure(isinstance(width, int), f"{name} has no fixed width")
+    return int(width)
 
 
 def _is_result(maker: Node, x: str) -> bool:
