@@ -1,0 +1,120 @@
+"""Packed panels read back into records, written from the drawings in csrc/ops/linear/blocks.h alone."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trivium.weights.kinds import PANEL_FORMATS, Codes
+
+COLUMNS, HALF, LINE, GROUP = 32, 16, 64, 32
+SUPER = 256
+
+Bytes = np.ndarray
+
+
+def read_panels(panels: Bytes, format_name: str, num_cols: int, depth: int) -> Codes:
+    """Read a matrix [N, K] back.
+
+    Args:
+        panels: [ceil(N / 32) * panel bytes] uint8.
+        format_name: Key of `PANEL_FORMATS`.
+        num_cols: N.
+        depth: K.
+    """
+    by_panel = panels.reshape(-(-num_cols // COLUMNS), -1)
+    if format_name in {"f32", "bf16"}:
+        arrays = {"codes": _numbers(by_panel, np.dtype(PANEL_FORMATS[format_name].code_dtype))}
+    else:
+        arrays = _integers(by_panel, format_name, depth)
+    record = Codes.empty(format_name, num_cols, depth)
+    for name, array in record.arrays.items():
+        array[:] = arrays[name].reshape(-1, arrays[name].shape[-1])[:num_cols, : array.shape[1]]
+    return record
+
+
+def _numbers(by_panel: Bytes, dtype: np.dtype) -> np.ndarray:
+    # f32 [k][32 columns]; bf16 [k / 2][32 columns][2]
+    per_unit = 4 // dtype.itemsize
+    units = by_panel.view(dtype).reshape(len(by_panel), -1, COLUMNS, per_unit)
+    return units.transpose(0, 2, 1, 3).reshape(len(by_panel), COLUMNS, -1)
+
+
+def _integers(by_panel: Bytes, format_name: str, depth: int) -> dict[str, np.ndarray]:
+    kind = PANEL_FORMATS[format_name]
+    span = SUPER if "supers" in kind.ingredients else (kind.ingredients["scales"].span or GROUP)
+    num_blocks = -(-depth // span)
+    header_bytes = 4 * COLUMNS if format_name == "i8_c" else 0
+    header, rest = by_panel[:, :header_bytes], by_panel[:, header_bytes:]
+    blocks = rest.reshape(len(by_panel), num_blocks, -1)
+    code_bytes = span // GROUP * 2 * kind.code_bits * LINE
+    record, codes = blocks[:, :, :-code_bytes], blocks[:, :, -code_bytes:]
+    found = _record(record, format_name) if record.shape[2] else {"scales": _as(header, np.float32)[:, :, None]}
+    lines = codes.reshape(len(by_panel), num_blocks * (span // GROUP), 2, kind.code_bits, LINE)
+    return {"codes": _codes(lines, kind.code_bits), **found}
+
+
+def _codes(lines: Bytes, bits: int) -> Bytes:
+    # [panel, group, half, line, 64] -> [panel, column, k]; byte 4 n + i of quad q is column n, k = 4 q + i
+    low = 8 if bits == 8 else 4 if bits >= 4 else 2
+    quads = []
+    for quad in range(GROUP // 4):
+        code = _plane(lines[:, :, :, :low], quad, low)
+        if bits > low:
+            code |= _plane(lines[:, :, :, low:], quad, bits - low) << np.uint8(low)
+        quads.append(code.reshape(*code.shape[:-1], HALF, 4))
+    by_quad = np.stack(quads, axis=4)  # [panel, group, half, n, quad, i]
+    return by_quad.transpose(0, 2, 3, 1, 4, 5).reshape(len(lines), COLUMNS, -1)
+
+
+def _plane(lines: Bytes, quad: int, width: int) -> Bytes:
+    mask = np.uint8((1 << width) - 1)
+    return lines[:, :, :, quad * width // 8] >> np.uint8(quad * width % 8) & mask
+
+
+def _record(record: Bytes, format_name: str) -> dict[str, np.ndarray]:
+    """Take scale records [panel, block, bytes] apart into [panel, column, entries]."""
+    ingredients = PANEL_FORMATS[format_name].ingredients
+    halves = [name for name in ("scales", "supers", "mins", "super_mins") if name in ingredients]
+    found = {
+        name: _by_column(_as(record[:, :, 64 * index : 64 * index + 64], np.float16))
+        for index, name in enumerate(halves)
+    }
+    rest = record[:, :, 64 * len(halves) :]
+    if "subs" in ingredients:
+        subs = _subs(rest, format_name)
+        return found | {name: _by_column(array) for name, array in subs.items()}
+    return found | ({"zeros": _by_column(rest)} if "zeros" in ingredients else {})
+
+
+def _subs(rest: Bytes, format_name: str) -> dict[str, np.ndarray]:
+    by_group = (*rest.shape[:2], 16, COLUMNS)
+    if format_name == "q2_k":
+        both = rest.reshape(by_group)
+        return {"subs": both & np.uint8(15), "sub_mins": both >> np.uint8(4)}
+    if format_name == "q6_k":
+        return {"subs": _as(rest, np.int8).reshape(by_group)}
+    rows = _six_bits(rest)
+    if format_name == "q3_k":
+        return {"subs": rows.reshape(by_group).astype(np.int8) - np.int8(32)}
+    return {"subs": rows[..., :COLUMNS], "sub_mins": rows[..., COLUMNS:]}
+
+
+def _six_bits(packed: Bytes) -> Bytes:
+    # low [4][64]: row r in line r / 2, a nibble; high [2][64]: row r in line r / 4, a bit pair
+    low, high = packed[..., :256].reshape(*packed.shape[:2], 4, 64), packed[..., 256:].reshape(*packed.shape[:2], 2, 64)
+    rows = [
+        low[:, :, row // 2] >> np.uint8(4 * (row % 2)) & np.uint8(15)
+        | (high[:, :, row // 4] >> np.uint8(2 * (row % 4)) & np.uint8(3)) << np.uint8(4)
+        for row in range(8)
+    ]
+    return np.stack(rows, axis=2)
+
+
+def _as(raw: Bytes, dtype: type) -> np.ndarray:
+    return np.ascontiguousarray(raw).view(dtype)
+
+
+def _by_column(entries: np.ndarray) -> np.ndarray:
+    """[panel, block, (entries of the block,) column] -> [panel, column, entries]."""
+    flat = entries.reshape(len(entries), -1, COLUMNS)
+    return np.ascontiguousarray(flat.transpose(0, 2, 1))
