@@ -88,7 +88,9 @@ def test_what_is_left_are_fused_ops_only(name: str, has_adapters: bool) -> None:
     assert found["projection"] + found["projection_add"] == 3 * layers + 1
     # One norm before each half and the last (or behind each half, and one to round the first operand); in the last
     # layer, the wanted rows of attention are picked and rounded, and those of the residual picked.
-    assert found["add_norm"] == 2 * layers + 3
+    # Heads that are not whole groups of an operand are rounded apart in the other layers too.
+    rounded_apart = layers - 1 if golden_config(name).head_width % 32 else 0
+    assert found["add_norm"] == 2 * layers + 3 + rounded_apart
     wanted = [node for node in fused.nodes if node.outputs[0].type.shape[0] == "R"]
     products = [node for node in wanted if OPS[node.op].matrices]
     assert len(products) == 4
