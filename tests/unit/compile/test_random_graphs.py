@@ -136,7 +136,7 @@ def bodies(draw: st.DrawFn) -> str:
     return EMBED + ROPE + "".join(writer.lines) + "".join(ends)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(body=bodies(), has_adapters=st.booleans())
 def test_every_pass_keeps_every_bit(body: str, has_adapters: bool) -> None:
     graph = graph_of(body)
@@ -182,7 +182,7 @@ FORMATS = st.sampled_from(["f32", "bf16", "i8_g32", "i4m_g32", "q4_k"])
 MATRICES = ("table", "w", "w2", "k", "v", "gate", "up", "down")
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(body=bodies(), has_adapters=st.booleans(), formats=st.fixed_dictionaries(dict.fromkeys(MATRICES, FORMATS)))
 def test_what_has_instructions_is_run_by_its_plan_alone(body: str, has_adapters: bool, formats: dict[str, Any]) -> None:
     graph = graph_of(body)
