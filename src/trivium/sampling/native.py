@@ -65,9 +65,7 @@ def sample(
         wants_chosen=batch.wants_chosen,
         isa=isa,
     )
-    sampled = Sampled(
-        token_ids=outputs.token_ids, logprobs=[None] * len(rows), chosen_logprobs=outputs.chosen
-    )
+    sampled = Sampled(token_ids=outputs.token_ids, logprobs=[None] * len(rows), chosen_logprobs=outputs.chosen)
     if outputs.num_failed:
         codes = outputs.errors.tolist()
         sampled.errors = {index: _ERRORS[code] for index, code in enumerate(codes) if code}
