@@ -88,6 +88,44 @@ def test_products_that_need_different_operands_have_one_each(other: str, kind: s
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("maker", "product", "form"),
+    [
+        # Heads of 3 are not whole groups of an operand; attention writes whole heads.
+        ("%y: f32[T,6] = attend(%h, %t; layer=0, scale=0.5, window=None, softcap=None, {})\n", "w", "i8_g32"),
+        # Blocks of 128 reach past the panels that the product writes.
+        ("%y: f32[T,8] = gated_projection(%o, gate, up; activation='silu', {})\n", "down", "i8_g128"),
+    ],
+)
+def test_what_an_op_cannot_write_whole_is_rounded_apart(maker: str, product: str, form: str) -> None:
+    start = EMBED + APART.format("o", "f32t", "%x", "f32t") + "%h: f32[T,2,3] = reshape(%x; shape=('T', 2, 3))\n"
+    start += "%t: kv = kv_write(%h, %h; layer=0)\n" + maker.format("kind=None, gives=('wide',)")
+    width = 8 if product == "down" else 6
+    assert_becomes(
+        choose_operands,
+        start + PRODUCT.format(1, 6, "%y", product) + "output a = %1\n",
+        start
+        + f"%p: q8[T,{width}] = add_norm(%y; eps=None, kind='q8', gives=('operand',))\n"
+        + PRODUCT.format(1, 6, "%p", product)
+        + "output a = %1\n",
+        is_exact=False,
+        **{product: form},
+    )
+
+
+def test_a_gate_writes_its_own_operand() -> None:
+    start = EMBED + APART.format("o", "f32t", "%x", "f32t")
+    gated = "%y{}: f32[T,8]{} = gated_projection(%o, gate, up; activation='silu', kind={}, gives={})\n"
+    assert_becomes(
+        choose_operands,
+        start + gated.format("", "", None, "('wide',)") + PRODUCT.format(1, 6, "%y", "down") + "output a = %1\n",
+        start + gated.format(", %p", ", bf16[T,8]", "'bf16'", "('wide', 'operand')")
+        + PRODUCT.format(1, 6, "%p", "down") + "output a = %1\n",
+        is_exact=False,
+        down="bf16",
+    )  # fmt: skip
+
+
 def test_the_numbers_are_those_of_rounded_rows() -> None:
     graph = graph_of(EMBED + NORM + PRODUCT.format(1, 6, "%n", "w") + "output a = %1\noutput n = %n\n")
     exact, found = values_of(graph), values_of(choose_operands(graph, options_for(graph, w="q4_k")))
