@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trivium import __version__
+from trivium.assembly.compiled import obtain_plan
 from trivium.kernels import linear
 from trivium.kernels.native import PAGE_LEN
 from trivium.models import build_graph, kv_spec
@@ -21,7 +22,6 @@ from trivium.plan.format import Origin
 from trivium.plan.key import plan_key
 from trivium.plan.machine import this_machine
 from trivium.plan.program import KVStorage, Limits
-from trivium.plan.store import HeldPlan, PlanCache, open_named_plan
 from trivium.runtime.native import NativeExecutor, NativeWeights
 from trivium.runtime.packed import PackedCache, PackedSpec
 from trivium.weights.bind import bind_parameters
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from trivium.config.options import EngineOptions
     from trivium.plan.key import PlanKey
     from trivium.plan.program import Plan, Weight
+    from trivium.plan.store import HeldPlan
+    from trivium.runtime.packed import PackedWeights
     from trivium.weights.kinds import Codes
 
 _KV_BYTES = {"f32": 4, "bf16": 2, "i8": 1}
@@ -56,11 +58,11 @@ class NativeParts:
         """
         self._options = options
         self._model = model
-        self._graph = build_graph(model.config)
-        self._parameters = bind_parameters(model.checkpoint, self._graph.param_shapes(), model.config)
+        self.graph = build_graph(model.config)
+        self.parameters = bind_parameters(model.checkpoint, self.graph.param_shapes(), model.config)
         self.formats = {
             name: chosen_format(options.executor.weights, parameter.own_format)
-            for name, parameter in self._parameters.items()
+            for name, parameter in self.parameters.items()
             if len(parameter.shape) == 2  # noqa: PLR2004  (matrices; vectors stay float32)
         }
         self.kv_dtype = self._kv_dtype()
@@ -71,7 +73,7 @@ class NativeParts:
         """Formats of the weights by their share of the bytes, largest first."""
         sizes: dict[str, int] = {}
         for name, known in self.formats.items():
-            num_cols, depth = self._parameters[name].shape
+            num_cols, depth = self.parameters[name].shape
             sizes[known] = sizes.get(known, 0) + linear.matrix_bytes(known, num_cols, depth)
         return ", ".join(sorted(sizes, key=lambda known: -sizes[known]))
 
@@ -94,11 +96,12 @@ class NativeParts:
         Raises:
             PlanError: A plan was named, and cannot be read or does not fit.
         """
-        named = self._options.compile.plan
-        if named is not None:
-            return HeldPlan(stored=open_named_plan(named, self.key), directory=named, build_seconds=0.0)
-        origin = Origin(model=self._model.name, processor=this_machine().processor, trivium=__version__)
-        return PlanCache(self._cache).load_or_build(self.key, origin, self.build)
+        return obtain_plan(self._options, self.key, self.origin, self.build)
+
+    @property
+    def origin(self) -> Origin:
+        """What is said of a plan that is compiled now."""
+        return Origin(model=self._model.name, processor=this_machine().processor, trivium=__version__)
 
     @property
     def key(self) -> PlanKey:
@@ -120,16 +123,16 @@ class NativeParts:
             kv=self._kv,
             limits=self._limits,
         )
-        return build_plan(self._graph, facts)
+        return build_plan(self.graph, facts)
 
-    def make(self, num_pages: tuple[int, ...], report: Report) -> NativeExecutor:
-        """Map the packed weights, packing them first where they are not here, and take the KV store.
+    def packed(self, report: Report) -> PackedWeights:
+        """Map the packed weights, packing them first where they are not here.
 
         Raises:
             CheckpointError: A weight is not finite.
         """
         matrices = {weight.name: weight for weight in self.plan.weights if len(weight.shape) == 2}  # noqa: PLR2004
-        packed = PackedCache(self._cache).open(
+        return PackedCache(self._cache).open(
             self._model.name,
             self._model.checkpoint.fingerprint,
             [_spec(weight) for weight in matrices.values()],
@@ -137,6 +140,14 @@ class NativeParts:
             lambda spec, start, end: self._codes(matrices[spec.name], start, end),
             report=lambda done, total: report("packing weights", done, total),
         )
+
+    def make(self, num_pages: tuple[int, ...], report: Report) -> NativeExecutor:
+        """Map the packed weights and take the KV store.
+
+        Raises:
+            CheckpointError: A weight is not finite.
+        """
+        packed = self.packed(report)
         vectors = {weight.name: self._vector(weight) for weight in self.plan.weights if len(weight.shape) == 1}
         return NativeExecutor(self.plan, NativeWeights(matrices=packed.matrices, vectors=vectors), num_pages)
 
@@ -161,11 +172,11 @@ class NativeParts:
 
     def _codes(self, weight: Weight, start: int, end: int) -> Codes:
         (part,) = weight.parts
-        return self._parameters[part.parameter or ""].codes(weight.format, start, end)
+        return self.parameters[part.parameter or ""].codes(weight.format, start, end)
 
     def _vector(self, weight: Weight) -> NDArray[np.float32]:
         pieces = [
-            np.zeros(part.rows, np.float32) if part.parameter is None else self._parameters[part.parameter].float32()
+            np.zeros(part.rows, np.float32) if part.parameter is None else self.parameters[part.parameter].float32()
             for part in weight.parts
         ]
         return np.ascontiguousarray(np.concatenate(pieces), np.float32)

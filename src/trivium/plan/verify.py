@@ -20,7 +20,7 @@ import numpy as np
 
 from trivium.base.errors import ensure
 from trivium.ir.rounding import GROUP, LARGEST_UNIT, round_operand
-from trivium.plan.program import Buffer, KVStorage
+from trivium.plan.program import BufferKind, KVStorage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -132,8 +132,8 @@ def verify_step(replay: Replay, trace: Trace, inputs: Mapping[str, Array | None]
         for result, name in instruction.writes.items():
             ensure(name in trace[place], f"the trace lacks {name}, which instruction {place} writes")
             found, wanted = trace[place][name], np.asarray(expected[result])
-            share = _ATTENTION_SHARE[replay.plan.kv.dtype] if instruction.op == "attend" else _SHARE
-            excess, error = _judge(found, wanted, buffers[name], share)
+            kind, share = _tolerance(instruction.op, buffers[name].kind, replay.plan.kv)
+            excess, error = _judge(found, wanted, kind, share)
             findings.append(
                 Finding(
                     place=place,
@@ -161,7 +161,15 @@ def relative_error(found: Floats, expected: Floats) -> float:
     return error / scale if scale else error
 
 
-def _judge(found: Floats, expected: Floats, buffer: Buffer, share: float) -> tuple[float, float]:
+def _tolerance(op: str, kind: BufferKind, kv: KVStorage) -> tuple[BufferKind, float]:
+    """Return what a result is rounded to, and the share of a row that other orders of operations may make."""
+    if op == "attend":
+        return kind, _ATTENTION_SHARE[kv.dtype]
+    # Queries are kept as attention multiplies them, next to keys.
+    return "bf16" if op == "rope_kv" and kv.dtype != "f32" else kind, _SHARE
+
+
+def _judge(found: Floats, expected: Floats, kind: BufferKind, share: float) -> tuple[float, float]:
     """Return the greatest error over what is allowed, and the relative error."""
     if found.shape != expected.shape:
         return np.inf, np.inf
@@ -171,17 +179,17 @@ def _judge(found: Floats, expected: Floats, buffer: Buffer, share: float) -> tup
         return np.inf, np.inf
     known = np.isfinite(expected)
     found, expected = np.where(known, found, 0), np.where(known, expected, 0)
-    allowed = _allowed(expected, buffer, share)
+    allowed = _allowed(expected, kind, share)
     return float(np.max(np.abs(found - expected) / allowed)), relative_error(found, expected)
 
 
-def _allowed(expected: Floats, buffer: Buffer, share: float) -> Floats:
+def _allowed(expected: Floats, kind: BufferKind, share: float) -> Floats:
     row = np.sqrt(np.mean(np.square(expected), axis=1, keepdims=True))
     # A row of zeros must be zeros, but dividing by what is allowed must stay possible.
     allowed: Floats = np.zeros_like(expected) + np.maximum(np.float32(share) * row, np.float32(1e-30))
-    if buffer.kind == "bf16":
+    if kind == "bf16":
         allowed += np.float32(_BF16_STEP) * np.abs(expected)
-    if buffer.kind == "q8":
+    if kind == "q8":
         padded = np.zeros((len(expected), -(-expected.shape[1] // GROUP) * GROUP), np.float32)
         padded[:, : expected.shape[1]] = np.abs(expected)
         largest = padded.reshape(len(expected), -1, GROUP).max(axis=2)

@@ -132,21 +132,35 @@ class NativeExecutor:
         self._run(step, seconds)
         return seconds
 
-    def trace(self, step: Step) -> dict[str, NDArray[np.float32]]:
+    def trace(self, step: Step) -> list[dict[str, NDArray[np.float32]]]:
         """Run a step instruction by instruction.
 
         Returns:
-            Every buffer that an instruction wrote, by name, as float32 rows; of operands, what their units stand for.
+            Of each instruction, the buffers that it wrote, by name, as float32 rows; of operands, what their units
+            stand for. Layers share buffers, so that a name may come again with other numbers.
         """
         low = self._open()
-        found: dict[str, NDArray[np.float32]] = {}
+        found: list[dict[str, NDArray[np.float32]]] = []
         for index, instruction in enumerate(self._plan.programs["base"].instructions):
             self._run(step, None, (index, index + 1))
-            for name in instruction.writes.values():
-                buffer = low.buffers[name]
-                rows = step.num_tokens if buffer.rows == "T" else len(step.logit_rows)
-                found[name] = _read(low, self._arena, buffer, rows)
+            written = [low.buffers[name] for name in instruction.writes.values()]
+            counts = {"T": step.num_tokens, "R": len(step.logit_rows)}
+            if instruction.op == "rope_kv":
+                factor = low.query_factor(instruction.attrs["layer"])
+                rows = {each.name: self._queries(each, step.num_tokens) / np.float32(factor) for each in written}
+            else:
+                rows = {each.name: _read(low, self._arena, each, counts[each.rows]) for each in written}
+            found.append(rows)
         return found
+
+    def _queries(self, buffer: Buffer, num_rows: int) -> NDArray[np.float32]:
+        """Read queries [rows, H * D], which attention keeps as what it multiplies with."""
+        if self._plan.kv.dtype == "f32":
+            return _view(self._arena, buffer, num_rows)
+        start = buffer.offset or 0
+        halves = self._arena[start : start + 2 * num_rows * buffer.width].view(np.uint16)
+        widened = halves.astype(np.uint32) << np.uint32(16)
+        return widened.view(np.float32).reshape(num_rows, buffer.width)
 
     def sample(self, rows: Sequence[SampleRow], masks: NDArray[np.uint32] | None = None) -> Sampled:
         """Draw or score one token per wanted row of the last step.

@@ -1,7 +1,8 @@
 """How tactics are timed: side by side, round after round, in the engine's own threads.
 
 A machine has moods (clock rates, neighbours, two states of its memory), so that two timings taken one after the other
-compare the moods. Here every round times every tactic once, each round in another order, and medians are compared.
+compare the moods. Here every round times every tactic once, each round in another order, and tactics are compared round
+by round.
 """
 
 from __future__ import annotations
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trivium.compile.tuner.space import Case
+
+
+_CLEARLY = 0.97
+"""Of the other's time."""
+_MOST = 0.8
+"""Of the rounds."""
 
 
 class PreparedCase(Protocol):
@@ -55,7 +62,7 @@ def equal_tactics(prepared: PreparedCase) -> tuple[list[str], list[str]]:
     return [first, *equal], [name for name in others if name not in equal]
 
 
-def time_tactics(prepared: PreparedCase, tactics: Sequence[str], rounds: int) -> Mapping[str, float]:
+def time_tactics(prepared: PreparedCase, tactics: Sequence[str], rounds: int) -> Mapping[str, Sequence[float]]:
     """Time tactics in interleaved rounds, after one that warms up.
 
     Args:
@@ -64,7 +71,7 @@ def time_tactics(prepared: PreparedCase, tactics: Sequence[str], rounds: int) ->
         rounds: Timings of each.
 
     Returns:
-        Median seconds of one run, by tactic.
+        Seconds of one run in each round, by tactic.
     """
     times: dict[str, list[float]] = {name: [] for name in tactics}
     for number in range(-1, rounds):
@@ -73,7 +80,14 @@ def time_tactics(prepared: PreparedCase, tactics: Sequence[str], rounds: int) ->
             seconds = prepared.seconds(name)
             if number >= 0:
                 times[name].append(seconds)
-    return {name: statistics.median(found) for name, found in times.items()}
+    return times
+
+
+def is_clearly_faster(seconds: Sequence[float], than: Sequence[float]) -> bool:
+    """Whether a tactic beat another in most rounds, and by more than a machine's moods."""
+    ratios = [one / other for one, other in zip(seconds, than, strict=True)]
+    wins = sum(ratio < 1.0 for ratio in ratios)
+    return statistics.median(ratios) <= _CLEARLY and wins >= _MOST * len(ratios)
 
 
 def _bits(result: NDArray[np.generic]) -> NDArray[np.uint8]:

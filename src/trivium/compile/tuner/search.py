@@ -7,13 +7,14 @@ runs by rule. So tuning can cost time, but neither an answer nor speed.
 from __future__ import annotations
 
 import logging
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from trivium.compile.tuner.cache import Timing, TuningCache
-from trivium.compile.tuner.measure import Bench, equal_tactics, time_tactics
+from trivium.compile.tuner.measure import Bench, equal_tactics, is_clearly_faster, time_tactics
 from trivium.compile.tuner.space import Case, find_work, with_tactics
 from trivium.plan.program import Plan
 
@@ -27,9 +28,6 @@ BUDGETS: Mapping[TuneLevel, float] = {"off": 0.0, "quick": 12.0, "full": 50.0}
 """Seconds of timing."""
 
 _ROUNDS: Mapping[TuneLevel, int] = {"off": 0, "quick": 5, "full": 15}
-_CLEARLY = 0.97
-"""A tactic takes the rule's place if it needs at most this share of its time."""
-
 OnCase = Callable[[Case, int, int], None]
 """Told of each case before it is timed, of how many were, and of how many there are."""
 
@@ -103,7 +101,7 @@ def _time(case: Case, bench: Bench, rounds: int, rejected: list[str]) -> Timing:
         logger.error("the kernel '%s' gives other bits than '%s' for %s; it is not used", name, equal[0], case)
     if len(equal) == 1:
         return Timing(best=equal[0], seconds={})
-    seconds = time_tactics(prepared, equal, rounds)
-    fastest = min(equal, key=lambda name: seconds[name])
-    is_clear = seconds[fastest] <= _CLEARLY * seconds[equal[0]]
-    return Timing(best=fastest if is_clear else equal[0], seconds=seconds)
+    times = time_tactics(prepared, equal, rounds)
+    seconds = {name: statistics.median(found) for name, found in times.items()}
+    clear = [name for name in equal[1:] if is_clearly_faster(times[name], times[equal[0]])]
+    return Timing(best=min(clear, key=lambda name: seconds[name], default=equal[0]), seconds=seconds)

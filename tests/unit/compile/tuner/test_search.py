@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from support.fake_bench import FakeBench
 from support.small_plan import small_plan
 from trivium.base.clock import FakeClock
 from trivium.compile.tuner import BUDGETS, Case, TuningCache, tune
-from trivium.compile.tuner.measure import time_tactics
+from trivium.compile.tuner.measure import is_clearly_faster, time_tactics
 from trivium.compile.tuner.space import cases_of
 from trivium.plan.machine import Machine
 from trivium.plan.tactic import kernel_for
@@ -133,10 +134,25 @@ def test_progress_is_told_case_by_case(cache: TuningCache) -> None:
     assert {total for *_, total in told} == {NUM_CASES}
 
 
-def test_timings_are_medians_of_rounds_that_begin_with_another_tactic_each() -> None:
-    spikes: Iterator[float] = iter([9.0, 9.0, 0.0, 0.0, 9.0] + [0.0] * 100)
+def test_every_round_times_every_tactic_and_begins_with_another() -> None:
+    spikes: Iterator[float] = iter([9.0, 9.0, 9.0, 0.0] + [0.0] * 100)
     bench = FakeBench(FakeClock(), lambda _, tactic: {"auto": 0.002, "direct": 0.001}[tactic] + next(spikes))
     seconds = time_tactics(bench.prepare(next(iter(cases_of(small_plan())))), ["auto", "direct"], 5)
-    assert seconds == {"auto": pytest.approx(0.002), "direct": pytest.approx(0.001)}
+    assert statistics.median(seconds["auto"]) == pytest.approx(0.002)
+    assert sorted(seconds["direct"]) == pytest.approx([0.001] * 5)
     order = [tactic for _, tactic in bench.runs[2:]]  # behind the two that warm up
     assert order == ["auto", "direct", "direct", "auto", "auto", "direct", "direct", "auto", "auto", "direct"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "than", "is_clear"),
+    [
+        ([0.9] * 5, [1.0] * 5, True),
+        ([0.98] * 5, [1.0] * 5, False),
+        ([0.5, 0.5, 0.5, 1.1, 1.1], [1.0] * 5, False),  # a coin that fell well
+        ([0.5, 0.5, 0.5, 0.5, 9.0], [1.0] * 5, True),
+        ([0.9, 9.0, 0.09, 0.9, 0.9], [1.0, 10.0, 0.1, 1.0, 1.0], True),  # moods that both met
+    ],
+)
+def test_a_tactic_must_win_by_much_and_in_most_rounds(seconds: list[float], than: list[float], is_clear: bool) -> None:
+    assert is_clearly_faster(seconds, than) == is_clear
