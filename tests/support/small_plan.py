@@ -91,7 +91,15 @@ def small_plan(**changes: Any) -> Plan:
 
 def small_key(**changes: Any) -> PlanKey:
     """Make the plan's key; any of `plan_key`'s arguments may be changed."""
-    given = {"config": CONFIG, "formats": FORMATS, "kv": KV, "limits": LIMITS, "isa": "avx2", "kernels": "k1"}
+    given = {
+        "config": CONFIG,
+        "formats": FORMATS,
+        "kv": KV,
+        "limits": LIMITS,
+        "isa": "avx2",
+        "kernels": "k1",
+        "compiler": "c1",
+    }
     return plan_key(**{**given, **changes})
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from trivium import __version__
 from trivium.assembly.compiled import obtain_plan
+from trivium.compile.version import compiler_version
 from trivium.kernels import linear
 from trivium.kernels.native import PAGE_LEN
 from trivium.models import build_graph, kv_spec
@@ -108,7 +109,13 @@ class NativeParts:
         """What the plan must fit."""
         machine = this_machine()
         return plan_key(
-            self._model.config, self.formats, self._kv, self._limits, isa=machine.isa, kernels=machine.kernels
+            self._model.config,
+            self.formats,
+            self._kv,
+            self._limits,
+            isa=machine.isa,
+            kernels=machine.kernels,
+            compiler=compiler_version(),
         )
 
     def build(self) -> Plan:

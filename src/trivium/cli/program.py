@@ -40,11 +40,21 @@ COMMANDS: tuple[Command, ...] = (
     Command(("describe",), "trivium.cli.describe:describe", "Show a model's shape, weights and options.", "Inspect"),
     Command(("doctor",), "trivium.cli.doctor:doctor", "Find what is wrong with this machine or install.", "Inspect"),
     Command(("config", "show"), "trivium.cli.show:show", "Print every option, its value and its origin.", "Inspect"),
+    Command(("compile",), "trivium.cli.compile:compile_models", "Make plans, tune them, pack weights.", "Compile"),
+    Command(("explain",), "trivium.cli.explain:explain", "Show what a plan does and what it costs.", "Compile"),
+    Command(("verify",), "trivium.cli.verify:verify", "Compare a plan with the reference.", "Compile"),
+    Command(("plans", "list"), "trivium.cli.plans:list_plans", "List plans and packed weights.", "Compile"),
+    Command(("plans", "show"), "trivium.cli.plans:show_plan", "Show what a plan fits and holds.", "Compile"),
+    Command(("plans", "prune"), "trivium.cli.plans:prune_plans", "Remove what is old or foreign.", "Compile"),
     Command(("bench", "offline"), "trivium.cli.bench:offline", "Measure the engine in this process.", "Measure"),
     Command(("bench", "serve"), "trivium.cli.bench:serve", "Load a server and measure it.", "Measure"),
 )
-GROUPS = ("Run a model", "Manage models", "Inspect", "Measure")
-FAMILIES = {"config": "Values of options and their origins.", "bench": "Throughput and latency."}
+GROUPS = ("Run a model", "Manage models", "Compile", "Inspect", "Measure")
+FAMILIES = {
+    "config": "Values of options and their origins.",
+    "plans": "Compiled plans and packed weights in the cache.",
+    "bench": "Throughput and latency.",
+}
 
 _EPILOGUE = "Every option is also a TRIVIUM_* variable and a key of a --config file; see `trivium config show`."
 

@@ -48,7 +48,14 @@ class PlanKey:
 
 
 def plan_key(
-    config: ModelConfig, formats: Mapping[str, str], kv: KVStorage, limits: Limits, *, isa: str, kernels: str
+    config: ModelConfig,
+    formats: Mapping[str, str],
+    kv: KVStorage,
+    limits: Limits,
+    *,
+    isa: str,
+    kernels: str,
+    compiler: str,
 ) -> PlanKey:
     """Collect the facts.
 
@@ -59,8 +66,9 @@ def plan_key(
         limits: The largest step.
         isa: Instruction-set level of the kernels.
         kernels: Version of the kernels.
+        compiler: Version of the definitions and passes.
     """
-    facts: dict[str, Fact] = {"plan_version": PLAN_VERSION, "kernels": kernels, "isa": isa}
+    facts: dict[str, Fact] = {"plan_version": PLAN_VERSION, "compiler": compiler, "kernels": kernels, "isa": isa}
     facts |= {field.name: getattr(limits, field.name) for field in fields(limits)}
     for field in fields(config):
         if field.name != "layers" and field.name not in NOT_IN_PLANS:

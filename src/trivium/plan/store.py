@@ -70,12 +70,14 @@ class CachedPlan:
     """`None` when its file cannot be used."""
     problem: str = ""
 
-    def is_foreign(self, machine: Machine) -> str | None:
-        """Return why this machine will not use it again, or nothing."""
+    def is_foreign(self, machine: Machine, compiler: str) -> str | None:
+        """Return why this machine and this version of the passes will not use it again, or nothing."""
         if self.stored is None:
             return "unusable"
         if self.stored.key["kernels"] != machine.kernels:
             return "other kernels"
+        if self.stored.key["compiler"] != compiler:
+            return "other compiler"
         if self.stored.origin.processor != machine.processor or self.stored.key["isa"] != machine.isa:
             return "other processor"
         return None

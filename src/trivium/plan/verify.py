@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -41,14 +41,6 @@ _SHARE = 1e-3
 _ATTENTION_SHARE: Mapping[str, float] = {"f32": 1e-3, "bf16": 0.05, "i8": 0.2}
 """By the type of keys and values, to which queries and softmax weights are rounded as well."""
 _BF16_STEP = 2.0**-7
-
-
-class Traceable(Protocol):
-    """An executor that can stop after every instruction."""
-
-    def trace(self, step: object) -> Trace:
-        """Run a step and return what every instruction wrote."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

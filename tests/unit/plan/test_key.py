@@ -54,6 +54,7 @@ def test_what_no_plan_depends_on_changes_neither_key_nor_graph() -> None:
         ({"limits": replace(LIMITS, max_logit_rows=1)}, "max_logit_rows 8, asked 1"),
         ({"isa": "avx512vnni"}, "isa avx2, asked avx512vnni"),
         ({"kernels": "k2"}, "kernels k1, asked k2"),
+        ({"compiler": "c2"}, "compiler c1, asked c2"),
         ({"kv": replace(KV, dtype="i8")}, "kv.dtype bf16, asked i8"),
         ({"kv": replace(KV, spec=replace(KV.spec, page_len=1))}, "kv.page_len 16, asked 1"),
         ({"formats": {**FORMATS, "embed_tokens": "q6_k"}}, "formats.embed_tokens i4m_g32, asked q6_k"),

@@ -163,13 +163,15 @@ def test_entries_tell_what_is_foreign(tmp_path: Path) -> None:
         cache.load_or_build(key, origins[name], Compiler())
     cache.load_or_build(small_key(kernels="k0"), ORIGIN, Compiler())
     cache.load_or_build(small_key(isa="scalar"), ORIGIN, Compiler())
+    cache.load_or_build(small_key(compiler="c0"), ORIGIN, Compiler())
     plan_file(cache.directory(small_key(kernels="k9"))).parent.mkdir()
-    found = {entry.name: entry.is_foreign(MACHINE) for entry in cache.entries()}
+    found = {entry.name: entry.is_foreign(MACHINE, "c1") for entry in cache.entries()}
     assert found == {
         keys["here"].name: None,
         keys["there"].name: "other processor",
         small_key(kernels="k0").name: "other kernels",
         small_key(isa="scalar").name: "other processor",
+        small_key(compiler="c0").name: "other compiler",
         small_key(kernels="k9").name: "unusable",
     }
 
