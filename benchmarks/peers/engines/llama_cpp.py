@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import statistics
 import tarfile
 from collections.abc import Sequence
@@ -137,6 +138,7 @@ class LlamaCpp:
         self._work.run(self.name, [*pip, f"{PACKAGE}=={VERSION}"])
         [archive] = download.glob("*.tar.gz")
         unpacked = self._home / "unpacked"
+        shutil.rmtree(unpacked, ignore_errors=True)  # of an interrupted attempt
         with tarfile.open(archive) as tar:
             tar.extractall(unpacked, filter="data")
         [folder] = unpacked.iterdir()
