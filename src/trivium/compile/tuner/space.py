@@ -58,25 +58,24 @@ class Work:
     case: Case
     num_instructions: int
     num_weights: int
-    """Elements, over all those instructions."""
+    """Elements, over all instructions of its site."""
 
 
 def find_work(plan: Plan) -> list[Work]:
     """List the cases of a plan's base program, those with most weights first, and of these few rows first."""
     buffers = {buffer.name: buffer for buffer in plan.buffers}
     weights = {weight.name: weight for weight in plan.weights}
-    places: dict[tuple[Site, int], int] = {}
+    counts: dict[Case, int] = {}
     for instruction in plan.programs["base"].instructions:
         if instruction.op in PRODUCTS:
-            limit = plan.limits.rows(buffers[instruction.reads["x"]].rows)
-            key = (site_of(instruction, buffers, weights), limit)
-            places[key] = places.get(key, 0) + 1
-    ranked = sorted(places.items(), key=lambda item: (-_elements(item[0][0]) * item[1], item[0]))
-    return [
-        Work(case=Case(site, rows), num_instructions=count, num_weights=_elements(site) * count)
-        for (site, limit), count in ranked
-        for rows in rows_up_to(limit)
-    ]
+            site = site_of(instruction, buffers, weights)
+            for rows in rows_up_to(plan.limits.rows(buffers[instruction.reads["x"]].rows)):
+                counts[Case(site, rows)] = counts.get(Case(site, rows), 0) + 1
+    sites: dict[Site, int] = {}
+    for case, count in counts.items():
+        sites[case.site] = max(sites.get(case.site, 0), _elements(case.site) * count)
+    ranked = sorted(counts, key=lambda case: (-sites[case.site], case))
+    return [Work(case=case, num_instructions=counts[case], num_weights=sites[case.site]) for case in ranked]
 
 
 def rows_up_to(limit: int) -> tuple[int, ...]:

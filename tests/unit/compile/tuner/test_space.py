@@ -64,6 +64,16 @@ def test_layers_that_agree_count_together() -> None:
     assert HEAD not in counts
 
 
+def test_tokens_and_wanted_rows_share_their_cases() -> None:
+    plan = small_plan()
+    program = plan.programs["base"]
+    head = program.instructions[-1]
+    on_tokens = replace(head, reads={"x": "normed"}, writes={"out": "qkv"})
+    both = replace(plan, programs={"base": replace(program, instructions=(*program.instructions, on_tokens))})
+    cases = [each.case.num_rows for each in find_work(both) if each.case.site == HEAD]
+    assert cases == [1, 4, 8, 16, 64, 128]
+
+
 def test_what_is_no_product_has_no_site() -> None:
     plan = small_plan()
     with pytest.raises(InternalError, match="embed is no product"):
