@@ -67,14 +67,19 @@ def tune_plan(
     return replace(held, stored=stored, directory=directory), tuning
 
 
-def machine_limits(options: EngineOptions) -> MachineLimits:
-    """Return what this machine does at most, measured once and remembered.
+def machine_limits(options: EngineOptions, *, is_fresh: bool) -> MachineLimits:
+    """Return what this machine does at most.
+
+    Args:
+        options: Where the cache is.
+        is_fresh: Whether to measure now, as what is compared with a timing must be: a machine has moods. Otherwise
+            what was measured last is good enough.
 
     Raises:
-        ConfigError: It was not measured before, and the native kernels are missing.
+        ConfigError: It is to be measured, and the native kernels are missing.
     """
     cache = TuningCache(cache_directory(options.model.cache_dir), this_machine())
-    known = cache.limits()
+    known = None if is_fresh else cache.limits()
     if known is None:
         known = measure_limits()
         cache.keep_limits(known)

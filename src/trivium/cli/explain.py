@@ -66,7 +66,7 @@ def explain(
     settings = settle((EngineOptions,), flags, config=config)
     stored, parts = _find(target, settings, is_measured=measure and program == "base")
     loads = choose_loads(stored.plan, _numbers(tokens), context)
-    limits = machine_limits(settings.build(EngineOptions))
+    limits = machine_limits(settings.build(EngineOptions), is_fresh=parts is not None)
     measured = time_loads(parts, loads) if parts is not None else {}
     found = explain_plan(stored.plan, loads, limits, measured, program=program, is_grouped=not each)
     write(f"# {stored.plan.architecture}, {stored.origin.model}, plan {stored.key.name}\n")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies
+from hypothesis import given, settings, strategies
 
 from support.small_plan import small_plan, with_buffer, with_instruction
 from trivium.base.errors import PlanFormatError
@@ -118,6 +118,7 @@ def test_a_broken_law_is_named(plan: Plan, message: str) -> None:
         check_plan(plan)
 
 
+@settings(deadline=None)
 @given(strategies.data())
 def test_moved_buffers_pass_exactly_when_no_live_value_is_lost(data: strategies.DataObject) -> None:
     """The law by brute force: run the program on bytes that remember who wrote them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.small_plan import small_plan
@@ -99,6 +99,7 @@ def test_cases_of_other_limits_are_not_taken() -> None:
     assert tuned == small
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from([1, 4, 16, 64, 256, 512]), st.sampled_from(["auto", "direct", "unpacked"])))
 def test_a_tactic_says_for_every_number_of_rows_what_was_found(kernels: dict[int, str]) -> None:
     tactic = make_tactic(kernels)
