@@ -1,15 +1,19 @@
 // Rates of products on cold weights, beside what this machine can do at most, read in the same process.
 //
 //   trivium_bench_linear [--isa NAME] [--format NAME,…|all] [--rows M,…] [--shape MODEL or MODEL/NAME,…]
-//                        [--tactic auto|direct|unpacked] [--threads N] [--json]
+//                        [--tactic auto|direct|unpacked] [--threads N] [--json] [--hot]
 //
 // One line per (format, shape, M): microseconds (best of 3 rounds), GB/s of weights and their share of the stream, GOPS
 // and their share of the peak, and the roofline's share: max(bytes / stream, operations / peak) / time. Weights rotate
 // over copies of 160 MB in all; the operand is written before. Shares can pass 100 % while a part of the weights is
-// still in L3.
+// still in L3. With --hot the same copy is read again and again: what is left is arithmetic and caches.
 //
 // Ends with what docs/performance.md promises, as far as it was measured: weighted over a model's layers; the program
 // fails where a promise is missed by more than 15 %.
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -111,12 +115,12 @@ operand::Layout layout_of(const Format& format, std::size_t depth) {
 class Case {
  public:
   Case(const Kernels& kernels, const Format& format, const Shape& shape, std::size_t num_rows, Tactic tactic,
-       const Memory& cold)
+       const Memory& cold, bool is_hot)
       : kernels_(kernels), tactic_(tactic), format_(format), shape_(shape), cold_(cold) {
     const std::size_t parts = shape.is_gated ? 2 : 1;
     part_cols_ = shape.num_cols / parts;
     bytes_ = parts * num_panels(part_cols_) * panel_bytes(format, shape.depth);
-    copies_ = std::max<std::size_t>(1, cold.size() / bytes_);
+    copies_ = is_hot ? 1 : std::max<std::size_t>(1, cold.size() / bytes_);
     product_.layout = layout_of(format, shape.depth);
     operand_.resize(num_rows * product_.layout.row_words());
     std::vector<float> x(num_rows * shape.depth);
@@ -197,6 +201,7 @@ struct Options {
   Tactic tactic = Tactic::kAuto;
   int threads = usable_cores();
   bool has_json = false;
+  bool is_hot = false;
 };
 
 std::vector<std::string> split(const char* list) {
@@ -266,6 +271,25 @@ bool is_format_wanted(const Options& options, const Format& format) {
                      [&](const Promise& promise) { return std::strcmp(promise.format, format.name) == 0; });
 }
 
+// One core per thread: a scheduler that puts two on one core, or moves them, is not what is measured here.
+void pin_threads() {
+#if defined(__linux__)
+  cpu_set_t usable;
+  if (sched_getaffinity(0, sizeof usable, &usable) != 0) return;
+  run_team([&](Team& team) {
+    int left = team.index();
+    for (std::size_t core = 0; core < CPU_SETSIZE; ++core) {
+      if (!CPU_ISSET(core, &usable) || left-- > 0) continue;
+      cpu_set_t one;
+      CPU_ZERO(&one);
+      CPU_SET(core, &one);
+      sched_setaffinity(0, sizeof one, &one);
+      return;
+    }
+  });
+#endif
+}
+
 std::vector<Result> measure_all(const Options& options, const Limits& limits, const Memory& cold) {
   std::vector<Result> results;
   const Kernels& kernels = best(options.isa);
@@ -282,7 +306,7 @@ std::vector<Result> measure_all(const Options& options, const Limits& limits, co
       }
       for (const std::size_t rows : options.rows) {
         if (shape.is_head && rows > 64) continue;
-        results.push_back(Case(kernels, format, shape, rows, options.tactic, cold).measure(limits));
+        results.push_back(Case(kernels, format, shape, rows, options.tactic, cold, options.is_hot).measure(limits));
         print(results.back(), limits, options.has_json);
       }
     }
@@ -318,8 +342,8 @@ Options parse(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
-    if (name == "--json") {
-      options.has_json = true;
+    if (name == "--json" || name == "--hot") {
+      (name == "--hot" ? options.is_hot : options.has_json) = true;
       continue;
     }
     if (i + 1 == argc) {
@@ -355,6 +379,7 @@ Options parse(int argc, char** argv) {
 
 int bench_all(const Options& options) {
   set_num_threads(options.threads);
+  pin_threads();
   const Memory cold(kColdBytes);
   fill_randomly(cold, std::size_t{1} << 20);
   const Limits limits = limits::measure(options.isa);

@@ -6,5 +6,6 @@ NB_MODULE(_C, m) {
   trivium::bindings::bind_gemm(m);
   trivium::bindings::bind_linear(m);
   trivium::bindings::bind_program(m);
+  trivium::bindings::bind_attention(m);  // after KVStore
   trivium::bindings::bind_sample(m);
 }

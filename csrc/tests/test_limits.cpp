@@ -15,8 +15,8 @@ TEST(limits_read_every_word) {
   const std::uint64_t expected = words.size() * (words.size() + 1) / 2;
   for (const Kernel& kernel : all()) {
     if (!includes(detected_isa(), kernel.isa)) continue;
-    EXPECT(kernel.read(words.data(), words.size()) == expected, "%s", kernel.name);
-    EXPECT(kernel.read(words.data(), 0) == 0, "%s", kernel.name);
+    EXPECT(kernel.functions().read(words.data(), words.size()) == expected, "%s", kernel.name);
+    EXPECT(kernel.functions().read(words.data(), 0) == 0, "%s", kernel.name);
   }
 }
 
@@ -24,9 +24,9 @@ TEST(limits_count_operations_by_loops) {
   for (const Kernel& kernel : all()) {
     if (!includes(detected_isa(), kernel.isa)) continue;
     for (const Arithmetic arithmetic : {Arithmetic::kInt8, Arithmetic::kBf16, Arithmetic::kF32}) {
-      const double once = kernel.compute(arithmetic, 10);
+      const double once = kernel.functions().compute(arithmetic, 10);
       EXPECT(once > 0, "%s", kernel.name);
-      EXPECT(kernel.compute(arithmetic, 30) == 3 * once, "%s", kernel.name);
+      EXPECT(kernel.functions().compute(arithmetic, 30) == 3 * once, "%s", kernel.name);
     }
   }
 }

@@ -251,7 +251,7 @@ TEST(draws_on_the_edges_between_tokens_are_those_of_the_exact_sums) {
     const PassTable& table = kernel.table();
     Scratch scratch;
     const Candidates<float> all_tokens{
-        table.f32, table.f64, scratch.f32, scratch, {x.data(), nullptr, x.size(), nullptr}, {greatest, 1.0}};
+        table, table.f32, scratch.f32, scratch, {x.data(), nullptr, x.size(), nullptr}, {greatest, 1.0}};
     for (std::size_t i = 0; i < x.size(); i += 111) {
       const double edge = ends[i] / ends.back();
       for (const double random : {edge, std::nextafter(edge, 0.0), std::nextafter(edge, 1.0)}) {

@@ -65,6 +65,16 @@ struct Bf16 {
       units[i / 2].element[i % 2] = operand::float_of(std::uint32_t{operand::bf16_of(shares[i])} << 16);
     }
   }
+  // Sixteen pairs of signed bytes as pairs of bf16.
+  static void widen(const std::byte* bytes, std::uint32_t* words) {
+    std::uint16_t pairs[kLanes];
+    __builtin_memcpy(pairs, bytes, sizeof pairs);
+    for (std::size_t i = 0; i < kLanes; ++i) {
+      const auto low = static_cast<float>(static_cast<std::int8_t>(pairs[i] & 0xFFU));
+      const auto high = static_cast<float>(static_cast<std::int8_t>(pairs[i] >> 8));
+      words[i] = (operand::bits_of(low) >> 16) | (operand::bits_of(high) & 0xFFFF0000U);
+    }
+  }
 };
 
 }  // namespace

@@ -23,6 +23,13 @@ struct Bf16Dot {
   static void store_shares(Unit* units, Lanes low, Lanes high) {
     _mm512_storeu_si512(units, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high.value, low.value)));
   }
+  // Sixteen pairs of signed bytes as pairs of bf16.
+  static void widen(const std::byte* bytes, std::uint32_t* words) {
+    const auto half = [bytes](int index) {
+      return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes) + index)));
+    };
+    _mm512_storeu_si512(words, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(half(1), half(0))));
+  }
 };
 
 }  // namespace

@@ -34,6 +34,11 @@ inline TilePages locate(const Call& call, std::size_t tile) {
   return found;
 }
 
+// The next tile is fetched once.
+inline void forget_next(TilePages& pages) {
+  for (std::size_t i = 0; i < kTilePages; ++i) pages.next[i] = pages.heads[i];
+}
+
 // What the rows of a block see of all positions.
 struct Sight {
   std::int32_t first, last;          // some row sees
@@ -51,28 +56,26 @@ inline Sight sight_of(const std::int32_t* first_seen, const std::int32_t* last_s
   return sight;
 }
 
-// The pairs of int8 of a tile as pairs of bf16, which hold them exactly: the heads of four pages one after the other.
-struct Unpacked {
-  float key_scales[kTile];
-  float value_scales[kTile];
+// What the int8 of a tile are scaled with, by token.
+struct Scales {
+  float of_keys[kTile];
+  float of_values[kTile];
 };
 
-inline void unpack(const HeadLayout& layout, TilePages& pages, std::uint32_t* words, Unpacked& scales) {
-  const std::size_t num_pairs = layout.scales_at / 2;
+// The pairs of int8 of a tile as pairs of bf16, which hold them exactly: the heads of its pages one after the other.
+// The next tile is fetched while scores are computed: keys are as many lines there as keys and values are here.
+template <class A>
+inline void unpack(const HeadLayout& layout, TilePages& pages, std::uint32_t* words, Scales& scales) {
+  const std::size_t num_pairs = layout.scales_at / 2;  // a multiple of 16
   for (std::size_t page = 0; page < kTilePages; ++page) {
     const std::byte* head = pages.heads[page];
-    const auto* pairs = reinterpret_cast<const std::uint16_t*>(head);
     std::uint32_t* out = words + page * num_pairs;
-    for (std::size_t i = 0; i < num_pairs; ++i) {
-      const auto low = static_cast<float>(static_cast<std::int8_t>(pairs[i] & 0xFFU));
-      const auto high = static_cast<float>(static_cast<std::int8_t>(pairs[i] >> 8));
-      out[i] = (operand::bits_of(low) >> 16) | (operand::bits_of(high) & 0xFFFF0000U);
-    }
-    for (std::size_t at = 0; at < layout.num_bytes; at += kVectorBytes) fetch(pages.next[page] + at);
+    for (std::size_t i = 0; i < num_pairs; i += kLanes) A::widen(head + 2 * i, out + i);
+    for (std::size_t at = layout.scales_at; at < layout.num_bytes; at += kVectorBytes) fetch(pages.next[page] + at);
     const auto* scale = reinterpret_cast<const float*>(head + layout.scales_at);
-    Lanes::load(scale).store(scales.key_scales + page * kPageLen);
-    Lanes::load(scale + kPageLen).store(scales.value_scales + page * kPageLen);
-    pages.heads[page] = pages.next[page] = reinterpret_cast<const std::byte*>(out);
+    Lanes::load(scale).store(scales.of_keys + page * kPageLen);
+    Lanes::load(scale + kPageLen).store(scales.of_values + page * kPageLen);
+    pages.heads[page] = reinterpret_cast<const std::byte*>(out);
   }
 }
 
@@ -82,7 +85,7 @@ struct Attend {
   using Unit = typename A::Unit;
 
   // One block of one tile; false where no row of it sees anything there.
-  static bool run_block(const Call& call, const TilePages& pages, const Unpacked* unpacked, std::size_t tile,
+  static bool run_block(const Call& call, TilePages& pages, const Scales* scales, std::size_t tile,
                         std::size_t first_row, std::size_t num_rows) {
     const HeadLayout& layout = *call.layout;
     const std::int32_t* first_seen = call.first_seen + first_row;
@@ -102,11 +105,11 @@ struct Attend {
                      begin / kPageLen, (end + kPageLen - 1) / kPageLen, scores);
     const State state = call.state.at(first_row, layout.padded_width);
     const bool is_masked = sight.all_from > start || sight.all_until < start + kLength - 1;
-    softmax<A>(
-        {num_rows, first_seen, last_seen, state, is_masked, start, call.soft_cap,
-         unpacked == nullptr ? nullptr : unpacked->key_scales, unpacked == nullptr ? nullptr : unpacked->value_scales},
-        scores, shares, decay);
-    const std::size_t values_at = unpacked == nullptr ? layout.values_at : 2 * layout.values_at;
+    softmax<A>({num_rows, first_seen, last_seen, state, is_masked, start, call.soft_cap,
+                scales == nullptr ? nullptr : scales->of_keys, scales == nullptr ? nullptr : scales->of_values},
+               scores, shares, decay);
+    if (scales != nullptr) forget_next(pages);
+    const std::size_t values_at = scales == nullptr ? layout.values_at : 2 * layout.values_at;
     Tiles::add_all(num_rows, {shares, &pages, values_at, layout.padded_width * 4, begin / A::kStep,
                               (end + A::kStep - 1) / A::kStep, decay, state.acc, layout.padded_width});
     return true;
@@ -116,15 +119,17 @@ struct Attend {
     const std::size_t num_rows = call.row_end - call.row_begin;
     const std::size_t num_blocks = (num_rows + kMaxRows - 1) / kMaxRows;
     const bool is_packed = call.layout->type == KVType::kI8;
-    Unpacked scales;
+    Scales scales;
     for (std::size_t tile = call.tile_begin; tile < call.tile_end; ++tile) {
       TilePages pages = locate(call, tile);
-      if (is_packed) unpack(*call.layout, pages, call.unpacked, scales);
+      if constexpr (A::kStep == 2) {
+        if (is_packed) unpack<A>(*call.layout, pages, call.unpacked, scales);
+      }
       for (std::size_t block = 0; block < num_blocks; ++block) {
         const std::size_t begin = call.row_begin + num_rows * block / num_blocks;
         const std::size_t end = call.row_begin + num_rows * (block + 1) / num_blocks;
         if (!run_block(call, pages, is_packed ? &scales : nullptr, tile, begin, end - begin)) continue;
-        for (std::size_t i = 0; i < kTilePages; ++i) pages.next[i] = pages.heads[i];  // fetched once
+        forget_next(pages);
       }
     }
   }

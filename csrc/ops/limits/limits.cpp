@@ -11,16 +11,14 @@
 
 namespace trivium::limits {
 
-#define TRIV_KERNEL(isa, suffix)                                     \
-  double compute_##suffix(Arithmetic arithmetic, std::size_t loops); \
-  std::uint64_t read_##suffix(const std::uint64_t* words, std::size_t count);
+#define TRIV_KERNEL(isa, function) Functions function();
 #include "ops/limits/kernels.inc"
 #undef TRIV_KERNEL
 
 namespace {
 
 constexpr Kernel kKernels[] = {
-#define TRIV_KERNEL(isa, suffix) {isa, #suffix, compute_##suffix, read_##suffix},
+#define TRIV_KERNEL(isa, function) {isa, #function, function},
 #include "ops/limits/kernels.inc"
 #undef TRIV_KERNEL
 };
@@ -37,7 +35,7 @@ double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock:
 // Keeps the compiler from dropping sums that nobody needs.
 std::atomic<std::uint64_t> sink{0};
 
-double read_rate(const Kernel& kernel, const std::vector<std::uint64_t>& words, std::size_t passes) {
+double read_rate(const Functions& kernel, const std::vector<std::uint64_t>& words, std::size_t passes) {
   const std::size_t blocks = words.size() / kBlock;
   double best = 0;
   for (int round = 0; round < kRounds; ++round) {  // the first one warms up
@@ -57,7 +55,7 @@ double read_rate(const Kernel& kernel, const std::vector<std::uint64_t>& words, 
   return best;
 }
 
-double compute_rate(const Kernel& kernel, Arithmetic arithmetic) {
+double compute_rate(const Functions& kernel, Arithmetic arithmetic) {
   double best = 0;
   std::size_t loops = 1000;
   for (int round = 0; round < kRounds;) {
@@ -90,7 +88,7 @@ const Kernel& best(Isa isa) {
 }
 
 Limits measure(Isa isa) {
-  const Kernel& kernel = best(isa);
+  const Functions kernel = best(isa).functions();
   const std::size_t cached = std::min(kCacheWords * static_cast<std::size_t>(num_threads()), kMostCacheWords);
   Limits found{};
   found.cache_bytes = read_rate(kernel, std::vector<std::uint64_t>(cached, 1), 16);

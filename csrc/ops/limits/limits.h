@@ -26,11 +26,15 @@ Limits measure(Isa isa);
 
 enum class Arithmetic : std::uint8_t { kInt8, kBf16, kF32 };
 
+struct Functions {
+  double (*compute)(Arithmetic arithmetic, std::size_t loops);           // returns how many operations were done
+  std::uint64_t (*read)(const std::uint64_t* words, std::size_t count);  // returns their sum; count is a multiple of 64
+};
+
 struct Kernel {
   Isa isa;
   const char* name;
-  double (*compute)(Arithmetic arithmetic, std::size_t loops);           // returns how many operations were done
-  std::uint64_t (*read)(const std::uint64_t* words, std::size_t count);  // returns their sum; count is a multiple of 64
+  Functions (*functions)();  // to be called where the level runs, nowhere else
 };
 
 // Every compiled kernel, strongest first, scalar last; and the strongest for a level.

@@ -4,9 +4,9 @@
 #include "ops/limits/limits_inl.h"
 
 namespace trivium::limits {
+namespace {
 
-double compute_avx2(Arithmetic arithmetic, std::size_t loops);
-double compute_avx2(Arithmetic arithmetic, std::size_t loops) {
+double compute(Arithmetic arithmetic, std::size_t loops) {
   if (arithmetic == Arithmetic::kInt8) {
     const __m256i units = _mm256_set1_epi8(1);
     const __m256i ones = _mm256_set1_epi16(1);
@@ -20,7 +20,11 @@ double compute_avx2(Arithmetic arithmetic, std::size_t loops) {
   return run_chains(loops, 8, _mm256_set1_ps(1.0F), [&](__m256 sum) { return _mm256_fmadd_ps(sum, half, half); });
 }
 
-std::uint64_t read_avx2(const std::uint64_t* words, std::size_t count);
-std::uint64_t read_avx2(const std::uint64_t* words, std::size_t count) { return sum_words(words, count); }
+std::uint64_t read(const std::uint64_t* words, std::size_t count) { return sum_words(words, count); }
+
+}  // namespace
+
+Functions limits_avx2();
+Functions limits_avx2() { return {compute, read}; }
 
 }  // namespace trivium::limits

@@ -4,9 +4,9 @@
 #include "ops/limits/limits_inl.h"
 
 namespace trivium::limits {
+namespace {
 
-double compute_avx512vnni(Arithmetic arithmetic, std::size_t loops);
-double compute_avx512vnni(Arithmetic arithmetic, std::size_t loops) {
+double compute(Arithmetic arithmetic, std::size_t loops) {
   if (arithmetic == Arithmetic::kInt8) {
     const __m512i units = _mm512_set1_epi8(1);
     return run_chains(loops, 64, _mm512_set1_epi32(1),
@@ -20,7 +20,11 @@ double compute_avx512vnni(Arithmetic arithmetic, std::size_t loops) {
   return run_chains(loops, 16, _mm512_set1_ps(1.0F), [&](__m512 sum) { return _mm512_fmadd_ps(sum, half, half); });
 }
 
-std::uint64_t read_avx512vnni(const std::uint64_t* words, std::size_t count);
-std::uint64_t read_avx512vnni(const std::uint64_t* words, std::size_t count) { return sum_words(words, count); }
+std::uint64_t read(const std::uint64_t* words, std::size_t count) { return sum_words(words, count); }
+
+}  // namespace
+
+Functions limits_avx512vnni();
+Functions limits_avx512vnni() { return {compute, read}; }
 
 }  // namespace trivium::limits

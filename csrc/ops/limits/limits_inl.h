@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "ops/limits/limits.h"
+#include "simd/repeat.h"
 
 // Makes the compiler believe that a register changes, so that nothing is computed once for all rounds.
 #if defined(TRIVIUM_X86)
@@ -25,11 +26,11 @@ inline double run_chains(std::size_t loops, double per_step, Vector start, Step 
   Vector acc[kChains];
   for (int i = 0; i < kChains; ++i) acc[i] = start;
   for (std::size_t loop = 0; loop < loops; ++loop) {
-#pragma GCC unroll 12
-    for (int i = 0; i < kChains; ++i) {
-      acc[i] = step(acc[i]);
-      TRIV_TOUCH(acc[i]);
-    }
+    repeat<kChains>([&](auto i) TRIV_UNROLLED {
+      Vector next = step(acc[i]);
+      TRIV_TOUCH(next);
+      acc[i] = next;
+    });
   }
   return 2.0 * per_step * static_cast<double>(loops) * kChains;
 }

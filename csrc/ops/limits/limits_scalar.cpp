@@ -2,9 +2,9 @@
 #include "ops/limits/limits_inl.h"
 
 namespace trivium::limits {
+namespace {
 
-double compute_scalar(Arithmetic arithmetic, std::size_t loops);
-double compute_scalar(Arithmetic arithmetic, std::size_t loops) {
+double compute(Arithmetic arithmetic, std::size_t loops) {
   if (arithmetic == Arithmetic::kInt8) {
     std::int32_t acc[kChains] = {};
     std::int32_t weight = 3;
@@ -20,7 +20,11 @@ double compute_scalar(Arithmetic arithmetic, std::size_t loops) {
   return run_chains(loops, 1, 1.0F, [](float sum) { return sum * 0.5F + 0.5F; });
 }
 
-std::uint64_t read_scalar(const std::uint64_t* words, std::size_t count);
-std::uint64_t read_scalar(const std::uint64_t* words, std::size_t count) { return sum_words(words, count); }
+std::uint64_t read(const std::uint64_t* words, std::size_t count) { return sum_words(words, count); }
+
+}  // namespace
+
+Functions limits_scalar();
+Functions limits_scalar() { return {compute, read}; }
 
 }  // namespace trivium::limits

@@ -12,17 +12,21 @@
 //   n=15 [b60 b61 b62 b63]
 //
 // Codes below 8 bits keep this order in *planes* of 4, 2 or 1 bits. A plane of b bits stores the b bits of quad q in
-// line q * b / 8, at bits q * b % 8 and up of every byte, so that one shift and one mask give a quad back:
+// its line q * b / 8, at bits q * b % 8 and up of every byte, so that one shift and one mask give a quad back:
 //
 //   4 bits   line 0: quads 0 (low) and 1 (high)   line 1: 2, 3   line 2: 4, 5   line 3: 6, 7
 //   2 bits   line 0: quads 0, 1, 2, 3 from bit 0 up              line 1: 4, 5, 6, 7
 //   1 bit    line 0: quads 0 to 7 from bit 0 up
 //
-// Codes of 3, 5 and 6 bits have a low plane and a high plane (2 + 1, 4 + 1, 4 + 2); a half of a group takes as many
-// lines of 64 bytes as a code has bits:
+// Codes of 3, 5 and 6 bits have a low plane (L) and a high plane (H); a line of H comes just before the lines of L that
+// it completes, so that a group is read from its first line to its last, which is what prefetchers follow. A half of a
+// group takes as many lines of 64 bytes as a code has bits:
 //
-//   group   [ half 0: low plane | high plane ][ half 1: low plane | high plane ]      128 * bits bytes
-//   block   [ scale record ][ group 0 ][ group 1 ] …
+//   2 bits   L0 L1                  3 bits   H0 L0 L1               4 bits   L0 L1 L2 L3
+//   5 bits   H0 L0 L1 L2 L3         6 bits   H0 L0 L1 H1 L2 L3      8 bits   quads 0 to 7
+//
+//   group   [ sub-scales ][ half 0 ][ half 1 ]            128 * bits bytes of codes; sub-scales in K-quants only
+//   block   [ scales ][ group 0 ][ group 1 ] …
 #pragma once
 
 #include <cstddef>
@@ -39,18 +43,28 @@ inline constexpr std::size_t kQuads = operand::kGroup / 4;
 
 constexpr int low_plane(int bits) { return bits == 8 ? 8 : bits >= 4 ? 4 : 2; }
 constexpr int high_plane(int bits) { return bits - low_plane(bits); }
+
+// The line of a half's group that holds the low or high plane's bits of quad q.
+constexpr int low_line(int bits, int q) {
+  const int line = q * low_plane(bits) / 8;
+  return bits == 3 || bits == 5 ? line + 1 : bits == 6 ? line + line / 2 + 1 : line;
+}
+constexpr int high_line(int bits, int q) { return bits == 6 ? 3 * (q / 4) : 0; }
+
 constexpr std::size_t group_bytes(int bits) { return 2 * kLine * static_cast<std::size_t>(bits); }
 
-// Scale records. All begin a block and hold one entry per column of the panel.
+// What stands before codes: one entry per column of the panel, or one for each piece of a group.
 
-struct NoRecord {};  // i8_c: its scales are the panel's header, float [32]
+struct NoRecord {};
 
-struct ScaleRecord {            // i8_gN, i4, i5, iq4: value = (c - zero) * scale
+// Of blocks. i8_c has none: its scales are the panel's header, float [32].
+
+struct ScaleRecord {            // i8_gN, i4, i5, iq4: value = (c - zero) * scale; q3_k, q6_k: see below
   std::uint16_t scale[kPanel];  // float16
 };
 static_assert(sizeof(ScaleRecord) == 64);
 
-struct MinRecord {  // i4m, i5m: value = c * scale + min
+struct MinRecord {  // i4m, i5m: value = c * scale + min; q2_k, q4_k, q5_k: see below
   std::uint16_t scale[kPanel];
   std::uint16_t min[kPanel];
 };
@@ -62,41 +76,35 @@ struct ZeroRecord {  // i4z: value = (c - zero) * scale
 };
 static_assert(sizeof(ZeroRecord) == 96);
 
-// Eight rows of 64 six-bit numbers, in planes of 4 and 2 bits like the codes:
+// Of groups of 32 in K-quants.
+
+// 64 numbers of six bits: v[0] to v[63], 16 to a vector.
 //
-//   low [4][64]    row r in line r / 2, low nibble for even r, high for odd
-//   high [2][64]   row r in line r / 4, at bits 2 * (r % 4) and up
+//   low    byte i:   v[i] & 15 at bit 0, v[32 + i] & 15 at bit 4                           i < 32
+//   high   byte i:   v[i] >> 4, v[16 + i] >> 4, v[32 + i] >> 4, v[48 + i] >> 4, from bit 0 up    i < 16
 struct SixBits {
-  std::uint8_t low[4][64];
-  std::uint8_t high[2][64];
+  std::uint8_t low[32];
+  std::uint8_t high[16];
 };
-static_assert(sizeof(SixBits) == 384);
+static_assert(sizeof(SixBits) == 48);
 
-struct K45Record {  // q4_k, q5_k: value = c * (scale * s) - (min * m); 8 groups of 32
-  std::uint16_t scale[kPanel];
-  std::uint16_t min[kPanel];
-  SixBits subs;  // row g: s of the 32 columns in group g, then their m
+struct K45Subs {  // q4_k, q5_k: value = c * (scale * s) - (min * m)
+  SixBits bits;   // s of the 32 columns, then their m
 };
-static_assert(sizeof(K45Record) == 512);
 
-struct K2Record {  // q2_k: value = c * (scale * s) - (min * m); 16 groups of 16
-  std::uint16_t scale[kPanel];
-  std::uint16_t min[kPanel];
-  std::uint8_t subs[16][kPanel];  // s in the low nibble, m in the high
+struct K3Subs {  // q3_k: value = (c - 4) * (scale * (s - 32)); pieces of 16
+  SixBits bits;  // s of the 32 columns in piece 0, then in piece 1
 };
-static_assert(sizeof(K2Record) == 640);
 
-struct K3Record {  // q3_k: value = (c - 4) * (scale * (s - 32)); 16 groups of 16
-  std::uint16_t scale[kPanel];
-  SixBits subs;  // row r: s of the 32 columns in group 2r, then in group 2r + 1
+struct K2Subs {                         // q2_k: value = c * (scale * s) - (min * m); pieces of 16
+  std::uint8_t scales_mins[2][kPanel];  // s in the low nibble, m in the high
 };
-static_assert(sizeof(K3Record) == 448);
+static_assert(sizeof(K2Subs) == 64);
 
-struct K6Record {  // q6_k: value = (c - 32) * (scale * s); 16 groups of 16
-  std::uint16_t scale[kPanel];
-  std::int8_t subs[16][kPanel];
+struct K6Subs {  // q6_k: value = (c - 32) * (scale * s); pieces of 16
+  std::int8_t scales[2][kPanel];
 };
-static_assert(sizeof(K6Record) == 576);
+static_assert(sizeof(K6Subs) == 64);
 
 // The values that the codes of iq4 stand for.
 inline constexpr std::int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,

@@ -56,104 +56,97 @@ template <class L, int kBits>
 [[gnu::always_inline]] inline typename L::Bytes read_quad(const std::byte* lines, int q) {
   constexpr int kLow = low_plane(kBits);
   constexpr int kHigh = high_plane(kBits);
-  typename L::Bytes codes = L::load(lines + q * kLow / 8 * static_cast<int>(kLine));
+  typename L::Bytes codes = L::load(lines + low_line(kBits, q) * static_cast<int>(kLine));
   if constexpr (kLow < 8) codes = L::template keep<(1 << kLow) - 1>(shift_by<L>(codes, q * kLow % 8));
   if constexpr (kHigh > 0) {
-    const typename L::Bytes high = L::load(lines + (kLow + q * kHigh / 8) * static_cast<int>(kLine));
+    const typename L::Bytes high = L::load(lines + high_line(kBits, q) * static_cast<int>(kLine));
     codes = L::template merge<((1 << kHigh) - 1) << kLow>(codes, shift_by<L>(high, q * kHigh % 8 - kLow));
   }
   return codes;
 }
 
-// Scales and minima of group g (of the record's own groups) for the vector of columns that begins at `col`. A minimum
-// is what is added, times the operand's sum.
+// Scales and minima of a piece of a group, for the vector of columns that begins at `col`. A minimum is what is added,
+// times the operand's sum.
 
-template <class L>
-inline typename L::Floats scale_of(const ScaleRecord& record, std::size_t, std::size_t col) {
-  return L::halves(record.scale + col);
-}
-
-template <class L>
-inline typename L::Floats scale_of(const MinRecord& record, std::size_t, std::size_t col) {
+template <class L, class Record>
+inline typename L::Floats scale_of(const Record& record, const NoRecord&, std::size_t, std::size_t col) {
   return L::halves(record.scale + col);
 }
 template <class L>
-inline typename L::Floats min_of(const MinRecord& record, std::size_t, std::size_t col) {
+inline typename L::Floats min_of(const MinRecord& record, const NoRecord&, std::size_t, std::size_t col) {
   return L::halves(record.min + col);
 }
-
 template <class L>
-inline typename L::Floats scale_of(const ZeroRecord& record, std::size_t, std::size_t col) {
-  return L::halves(record.scale + col);
-}
-template <class L>
-inline typename L::Floats min_of(const ZeroRecord& record, std::size_t, std::size_t col) {
+inline typename L::Floats min_of(const ZeroRecord& record, const NoRecord&, std::size_t, std::size_t col) {
   return L::negated(L::mul(L::halves(record.scale + col), L::bytes(record.zero + col)));
 }
 
 template <class L>
-inline typename L::Floats six_bits(const SixBits& bits, std::size_t row, std::size_t at) {
-  return L::sixes(bits.low[row / 2] + at, static_cast<int>(row % 2 * 4), bits.high[row / 4] + at,
-                  static_cast<int>(row % 4 * 2));
+inline typename L::Floats six_bits(const SixBits& bits, std::size_t at) {
+  return L::sixes(bits.low + at % 32, static_cast<int>(at / 32 * 4), bits.high + at % 16,
+                  static_cast<int>(at / 16 * 2));
 }
 
 template <class L>
-inline typename L::Floats scale_of(const K45Record& record, std::size_t g, std::size_t col) {
-  return L::mul(L::halves(record.scale + col), six_bits<L>(record.subs, g, col));
+inline typename L::Floats scale_of(const MinRecord& record, const K45Subs& subs, std::size_t, std::size_t col) {
+  return L::mul(L::halves(record.scale + col), six_bits<L>(subs.bits, col));
 }
 template <class L>
-inline typename L::Floats min_of(const K45Record& record, std::size_t g, std::size_t col) {
-  return L::negated(L::mul(L::halves(record.min + col), six_bits<L>(record.subs, g, kPanel + col)));
-}
-
-template <class L>
-inline typename L::Floats scale_of(const K2Record& record, std::size_t g, std::size_t col) {
-  return L::mul(L::halves(record.scale + col), L::nibbles(record.subs[g] + col, 0));
-}
-template <class L>
-inline typename L::Floats min_of(const K2Record& record, std::size_t g, std::size_t col) {
-  return L::negated(L::mul(L::halves(record.min + col), L::nibbles(record.subs[g] + col, 4)));
+inline typename L::Floats min_of(const MinRecord& record, const K45Subs& subs, std::size_t, std::size_t col) {
+  return L::negated(L::mul(L::halves(record.min + col), six_bits<L>(subs.bits, kPanel + col)));
 }
 
 template <class L>
-inline typename L::Floats scale_of(const K3Record& record, std::size_t g, std::size_t col) {
-  const typename L::Floats sub = six_bits<L>(record.subs, g / 2, g % 2 * kPanel + col);
+inline typename L::Floats scale_of(const MinRecord& record, const K2Subs& subs, std::size_t piece, std::size_t col) {
+  return L::mul(L::halves(record.scale + col), L::nibbles(subs.scales_mins[piece] + col, 0));
+}
+template <class L>
+inline typename L::Floats min_of(const MinRecord& record, const K2Subs& subs, std::size_t piece, std::size_t col) {
+  return L::negated(L::mul(L::halves(record.min + col), L::nibbles(subs.scales_mins[piece] + col, 4)));
+}
+
+template <class L>
+inline typename L::Floats scale_of(const ScaleRecord& record, const K3Subs& subs, std::size_t piece, std::size_t col) {
+  const typename L::Floats sub = six_bits<L>(subs.bits, piece * kPanel + col);
   return L::mul(L::halves(record.scale + col), L::add(sub, L::splat(-32.0F)));
 }
 
 template <class L>
-inline typename L::Floats scale_of(const K6Record& record, std::size_t g, std::size_t col) {
-  return L::mul(L::halves(record.scale + col), L::bytes(record.subs[g] + col));
+inline typename L::Floats scale_of(const ScaleRecord& record, const K6Subs& subs, std::size_t piece, std::size_t col) {
+  return L::mul(L::halves(record.scale + col), L::bytes(subs.scales[piece] + col));
 }
 
-// A format to the register tile: where codes and scales come from.
+// A format to the register tile: where codes and scales come from. `block` and `group` are where those begin.
 
-template <class RecordType, int kBitsOf, int kGroupOf, int kZeroOf, bool kHasMinOf, bool kIsIq4 = false>
+template <class BlockOf, int kGroupOf, int kZeroOf, bool kHasMinOf, bool kIsIq4 = false>
 struct Packed {
-  using Record = RecordType;
-  static constexpr int kBits = kBitsOf;
-  static constexpr int kDotBits = kIsIq4 ? 8 : kBitsOf;  // of the codes once read
+  using Block = BlockOf;
+  static constexpr int kBits = Block::kBits;
+  static constexpr int kDotBits = kIsIq4 ? 8 : kBits;  // of the codes once read
   static constexpr int kGroup = kGroupOf;
   static constexpr int kZero = kZeroOf;
   static constexpr bool kHasMin = kHasMinOf;
-  static constexpr bool kHasColumnScale = std::is_empty_v<Record>;
-  static constexpr std::size_t kRecordBytes = kHasColumnScale ? 0 : sizeof(Record);
+  static constexpr bool kHasColumnScale = std::is_empty_v<typename Block::Record>;
+  static constexpr bool kIsUnpacked = false;
+  static constexpr std::size_t kCodesAt = Block::kSubsBytes;  // in a group
 
-  static const std::byte* codes(const std::byte* block, std::size_t group) {
-    return block + kRecordBytes + group * group_bytes(kBits);
-  }
+  static const std::byte* group(const std::byte* block, std::size_t g) { return Block::group(block, g); }
   template <class L>
   [[gnu::always_inline]] static typename L::Bytes quad(const std::byte* lines, int q) {
     if constexpr (kIsIq4) return L::iq4(read_quad<L, kBits>(lines, q));
     return read_quad<L, kBits>(lines, q);
   }
   template <class L>
-  static typename L::Floats scale(const float*, const std::byte* block, std::size_t g, std::size_t col) {
-    return scale_of<L>(*reinterpret_cast<const Record*>(block), g, col);
+  static typename L::Floats scale(const float*, const std::byte* block, const std::byte* group, std::size_t piece,
+                                  std::size_t col) {
+    return scale_of<L>(*reinterpret_cast<const typename Block::Record*>(block),
+                       *reinterpret_cast<const typename Block::Subs*>(group), piece, col);
   }
   template <class L>
-  static typename L::Floats min(const float*, const std::byte* block, std::size_t g, std::size_t col) {
-    return min_of<L>(*reinterpret_cast<const Record*>(block), g, col);
+  static typename L::Floats min(const float*, const std::byte* block, const std::byte* group, std::size_t piece,
+                                std::size_t col) {
+    return min_of<L>(*reinterpret_cast<const typename Block::Record*>(block),
+                     *reinterpret_cast<const typename Block::Subs*>(group), piece, col);
   }
 };
 
@@ -165,19 +158,24 @@ struct Unpacked {
   static constexpr int kZero = kZeroOf;
   static constexpr bool kHasMin = kHasMinOf;
   static constexpr bool kHasColumnScale = false;
+  static constexpr bool kIsUnpacked = true;
+  static constexpr std::size_t kCodesAt = 0;
 
-  static const std::byte* codes(const std::byte* block, std::size_t group) { return block + group * group_bytes(8); }
+  static const std::byte* group(const std::byte* block, std::size_t g) { return block + g * group_bytes(8); }
   template <class L>
   [[gnu::always_inline]] static typename L::Bytes quad(const std::byte* lines, int q) {
     return read_quad<L, 8>(lines, q);
   }
+  // `scales` and `mins` are the group's own: [pieces][kPanel].
   template <class L>
-  static typename L::Floats scale(const float* scales, const std::byte*, std::size_t g, std::size_t col) {
-    return L::load(scales + g * kPanel + col);
+  static typename L::Floats scale(const float* scales, const std::byte*, const std::byte*, std::size_t piece,
+                                  std::size_t col) {
+    return L::load(scales + piece * kPanel + col);
   }
   template <class L>
-  static typename L::Floats min(const float* mins, const std::byte*, std::size_t g, std::size_t col) {
-    return L::load(mins + g * kPanel + col);
+  static typename L::Floats min(const float* mins, const std::byte*, const std::byte*, std::size_t piece,
+                                std::size_t col) {
+    return L::load(mins + piece * kPanel + col);
   }
 };
 

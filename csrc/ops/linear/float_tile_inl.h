@@ -10,7 +10,7 @@
 #include <cstddef>
 
 #include "ops/linear/ahead_inl.h"
-#include "ops/linear/repeat_inl.h"
+#include "simd/repeat.h"
 
 namespace trivium::linear {
 namespace {

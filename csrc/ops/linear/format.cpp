@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/check.h"
-#include "ops/linear/blocks.h"
+#include "ops/linear/visit.h"
 
 namespace trivium::linear {
 namespace {
@@ -15,43 +15,45 @@ constexpr Format floats(FormatId id, const char* name, operand::Format operand, 
   return {id, name, operand, operand::kGroup, operand::kGroup * kPanel * value_bytes, 0, 0, 0, false};
 }
 
-template <class Record>
-constexpr Format ints(FormatId id, const char* name, int bits, std::size_t block, std::size_t group, std::uint8_t zero,
+template <class Block>
+constexpr Format ints(FormatId id, const char* name, std::size_t block, std::size_t group, std::uint8_t zero,
                       bool has_min) {
-  const bool is_per_column = id == FormatId::kI8Channel;
-  const std::size_t record = is_per_column ? 0 : sizeof(Record);
   return {id,
           name,
           operand::Format::kQ8,
           block,
-          record + block / operand::kGroup * group_bytes(bits),
-          is_per_column ? sizeof(float) * kPanel : 0,
+          Block::kRecordBytes + block / operand::kGroup * Block::kGroupBytes,
+          id == FormatId::kI8Channel ? sizeof(float) * kPanel : 0,
           group,
           zero,
           has_min};
 }
 
+using I8 = BlockType<ScaleRecord, 8>;
+using I4 = BlockType<ScaleRecord, 4>;
+using I4Zero = BlockType<ZeroRecord, 4>;
+
 // In the order of FormatId.
 constexpr Format kFormats[] = {
     floats(FormatId::kF32, "f32", operand::Format::kF32, 4),
     floats(FormatId::kBf16, "bf16", operand::Format::kBf16, 2),
-    ints<NoRecord>(FormatId::kI8Channel, "i8_c", 8, 32, 32, 128, false),
-    ints<ScaleRecord>(FormatId::kI8G32, "i8_g32", 8, 32, 32, 128, false),
-    ints<ScaleRecord>(FormatId::kI8G64, "i8_g64", 8, 64, 32, 128, false),
-    ints<ScaleRecord>(FormatId::kI8G128, "i8_g128", 8, 128, 32, 128, false),
-    ints<ScaleRecord>(FormatId::kI4, "i4_g32", 4, 32, 32, 8, false),
-    ints<MinRecord>(FormatId::kI4Min, "i4m_g32", 4, 32, 32, 0, true),
-    ints<ZeroRecord>(FormatId::kI4ZeroG32, "i4z_g32", 4, 32, 32, 0, true),
-    ints<ZeroRecord>(FormatId::kI4ZeroG64, "i4z_g64", 4, 64, 32, 0, true),
-    ints<ZeroRecord>(FormatId::kI4ZeroG128, "i4z_g128", 4, 128, 32, 0, true),
-    ints<ScaleRecord>(FormatId::kI5, "i5_g32", 5, 32, 32, 16, false),
-    ints<MinRecord>(FormatId::kI5Min, "i5m_g32", 5, 32, 32, 0, true),
-    ints<K2Record>(FormatId::kQ2K, "q2_k", 2, kSuper, 16, 0, true),
-    ints<K3Record>(FormatId::kQ3K, "q3_k", 3, kSuper, 16, 4, false),
-    ints<K45Record>(FormatId::kQ4K, "q4_k", 4, kSuper, 32, 0, true),
-    ints<K45Record>(FormatId::kQ5K, "q5_k", 5, kSuper, 32, 0, true),
-    ints<K6Record>(FormatId::kQ6K, "q6_k", 6, kSuper, 16, 32, false),
-    ints<ScaleRecord>(FormatId::kIq4, "iq4", 4, 32, 32, 128, false),
+    ints<BlockType<NoRecord, 8>>(FormatId::kI8Channel, "i8_c", 32, 32, 128, false),
+    ints<I8>(FormatId::kI8G32, "i8_g32", 32, 32, 128, false),
+    ints<I8>(FormatId::kI8G64, "i8_g64", 64, 32, 128, false),
+    ints<I8>(FormatId::kI8G128, "i8_g128", 128, 32, 128, false),
+    ints<I4>(FormatId::kI4, "i4_g32", 32, 32, 8, false),
+    ints<BlockType<MinRecord, 4>>(FormatId::kI4Min, "i4m_g32", 32, 32, 0, true),
+    ints<I4Zero>(FormatId::kI4ZeroG32, "i4z_g32", 32, 32, 0, true),
+    ints<I4Zero>(FormatId::kI4ZeroG64, "i4z_g64", 64, 32, 0, true),
+    ints<I4Zero>(FormatId::kI4ZeroG128, "i4z_g128", 128, 32, 0, true),
+    ints<BlockType<ScaleRecord, 5>>(FormatId::kI5, "i5_g32", 32, 32, 16, false),
+    ints<BlockType<MinRecord, 5>>(FormatId::kI5Min, "i5m_g32", 32, 32, 0, true),
+    ints<BlockType<MinRecord, 2, K2Subs>>(FormatId::kQ2K, "q2_k", kSuper, 16, 0, true),
+    ints<BlockType<ScaleRecord, 3, K3Subs>>(FormatId::kQ3K, "q3_k", kSuper, 16, 4, false),
+    ints<BlockType<MinRecord, 4, K45Subs>>(FormatId::kQ4K, "q4_k", kSuper, 32, 0, true),
+    ints<BlockType<MinRecord, 5, K45Subs>>(FormatId::kQ5K, "q5_k", kSuper, 32, 0, true),
+    ints<BlockType<ScaleRecord, 6, K6Subs>>(FormatId::kQ6K, "q6_k", kSuper, 16, 32, false),
+    ints<I4>(FormatId::kIq4, "iq4", 32, 32, 128, false),
 };
 
 constexpr bool is_in_order() {

@@ -75,7 +75,7 @@ inline std::size_t padded_depth(const Format& format, std::size_t depth) {
 
 inline std::size_t num_panels(std::size_t num_cols) { return (num_cols + kPanel - 1) / kPanel; }
 
-// Bytes of one panel over depth K (padded to whole blocks): a multiple of 32.
+// Bytes of one panel over depth K (padded to whole blocks): a multiple of 16.
 inline std::size_t panel_bytes(const Format& format, std::size_t depth) {
   return format.header_bytes + padded_depth(format, depth) / format.block * format.block_bytes;
 }

@@ -1,15 +1,16 @@
 // The register tile of products with integer codes (kQ8 operands). Internal linkage: included by ISA files only.
 //
-// kRows rows by kVecs vectors of columns, over all of k; per group, in this order for every output:
+// kRows rows by kVecs vectors of columns, over all of k. Per group of 32 values of k, vector after vector, so that the
+// panel is read in the order in which it lies:
 //
-//   units of 4 k          quads of the group: one per 4 k, for kVecs vectors
-//   row 0  [x x x x]      w = quad(0)       dot[r][v] += x[r] . w[v]       exact integers
+//   units of 4 k          quads of the group, one vector of columns
+//   row 0  [x x x x]      w = quad(0)       dot[r] += x[r] . w        exact integers
 //   row 1  [x x x x]  ->  w = quad(1)       …
 //   …                     …
-//   at the group's end    acc[r][v] = fma(float(dot[r][v]), scale_w[v] * scale_x[r], acc[r][v])
-//                         acc[r][v] = fma(min_w[v], sum_x[r], acc[r][v])
+//   at the group's end    acc[r][v] = fma(float(dot[r]), scale_w * scale_x[r], acc[r][v])
+//                         acc[r][v] = fma(min_w, sum_x[r], acc[r][v])
 //
-// Registers: 2 * kRows * kVecs for dot and acc, kVecs of w, one of x unless it is a broadcast operand, masks.
+// Registers: kRows of dot, kRows * kVecs of acc, w, x, masks; later scale_w and min_w in the place of w and x. The
 // int_vectors of each level keeps that below its number of registers.
 #pragma once
 
@@ -17,7 +18,7 @@
 
 #include "ops/linear/ahead_inl.h"
 #include "ops/linear/codes_inl.h"
-#include "ops/linear/repeat_inl.h"
+#include "simd/repeat.h"
 
 namespace trivium::linear {
 namespace {
@@ -31,88 +32,95 @@ struct IntTile {
   static constexpr int kPieceQuads = F::kGroup / 4;
 
   Floats acc[kRows][kVecs];
-  const std::uint32_t* units;
-  const std::uint32_t* sums;
-  const float* unit_scales;
-  std::size_t stride;
 
-  // The integer sums of one piece: a group of the weight's, within a group of 32.
-  [[gnu::always_inline]] void multiply(const std::byte* lines, int piece, Dot (&dot)[kRows][kVecs]) {
+  // The integer sums of one piece (a group of the weight's within a group of 32) for one vector of columns.
+  [[gnu::always_inline]] static void multiply(const std::byte* lines, int piece, const std::uint32_t* units,
+                                              const std::uint32_t* sums, std::size_t stride, Dot (&dot)[kRows]) {
     repeat<kRows>([&](auto r) TRIV_UNROLLED {
-      repeat<kVecs>([&](auto v) TRIV_UNROLLED {
-        if constexpr (F::kZero != 0) {
-          dot[r][v].start(sums + r);
-        } else {
-          dot[r][v].start();
-        }
-      });
+      if constexpr (F::kZero != 0) {
+        dot[r].start(sums + r);
+      } else {
+        dot[r].start();
+      }
     });
     repeat<kPieceQuads>([&](auto q) TRIV_UNROLLED {
-      typename Dot::Weights w[kVecs];
-      repeat<kVecs>([&](auto v) TRIV_UNROLLED {
-        w[v] = Dot::weights(F::template quad<L>(lines + vector_offset<L>(v, F::kBits), piece * kPieceQuads + q));
-      });
-      repeat<kRows>([&](auto r) TRIV_UNROLLED {
-        repeat<kVecs>([&](auto v) TRIV_UNROLLED { dot[r][v].add(q, w[v], units + r); });
-      });
+      const typename Dot::Weights w = Dot::weights(F::template quad<L>(lines, piece * kPieceQuads + q));
+      repeat<kRows>([&](auto r) TRIV_UNROLLED { dot[r].add(q, w, units + r); });
       units += stride;
     });
   }
 
-  // Their place in the float sums; `sub` counts the groups of the block's record.
-  [[gnu::always_inline]] void add(const TileArgs& t, const std::byte* block, std::size_t sub, std::size_t col,
-                                  Dot (&dot)[kRows][kVecs]) {
-    repeat<kVecs>([&](auto v) TRIV_UNROLLED {
-      const std::size_t at = col + static_cast<std::size_t>(v * L::kCols);
-      [[maybe_unused]] Floats scale;
-      [[maybe_unused]] Floats min;
-      if constexpr (!F::kHasColumnScale) scale = F::template scale<L>(t.scales, block, sub, at);
-      if constexpr (F::kHasMin) min = F::template min<L>(t.mins, block, sub, at);
-      repeat<kRows>([&](auto r) TRIV_UNROLLED {
-        Floats factor = L::splat(unit_scales + r);
-        if constexpr (!F::kHasColumnScale) factor = L::mul(scale, factor);
-        acc[r][v] = L::fma(L::of(dot[r][v].finish(sums + r, F::kZero != 0)), factor, acc[r][v]);
-        if constexpr (F::kHasMin) {
-          acc[r][v] = L::fma(min, L::splat(reinterpret_cast<const float*>(sums + r)), acc[r][v]);
-        }
-      });
+  // Their place in the float sums.
+  template <int kVec>
+  [[gnu::always_inline]] void add(Floats scale, Floats min, const float* unit_scales, const std::uint32_t* sums,
+                                  Dot (&dot)[kRows]) {
+    repeat<kRows>([&](auto r) TRIV_UNROLLED {
+      Floats factor = L::splat(unit_scales + r);
+      if constexpr (!F::kHasColumnScale) factor = L::mul(scale, factor);
+      acc[r][kVec] = L::fma(L::of(dot[r].finish(sums + r, F::kZero != 0)), factor, acc[r][kVec]);
+      if constexpr (F::kHasMin) {
+        acc[r][kVec] = L::fma(min, L::splat(reinterpret_cast<const float*>(sums + r)), acc[r][kVec]);
+      }
     });
-    if constexpr (F::kZero != 0 || F::kHasMin) sums += stride;
   }
 };
 
 template <class L, class F, int kRows, int kVecs>
-[[gnu::always_inline]] inline Ahead run_columns(const TileArgs& t, std::size_t col, Ahead ahead) {
+[[gnu::always_inline]] inline Ahead run_columns(const TileArgs& t, std::size_t first_col, Ahead ahead) {
   using Tile = IntTile<L, F, kRows, kVecs>;
+  using Floats = typename L::Floats;
+  constexpr bool kHasSums = F::kZero != 0 || F::kHasMin;
   Tile tile;
   repeat<kRows>([&](auto r)
                     TRIV_UNROLLED { repeat<kVecs>([&](auto v) TRIV_UNROLLED { tile.acc[r][v] = L::zero(); }); });
-  tile.units = t.units;
-  tile.sums = t.sums;
-  tile.unit_scales = t.unit_scales;
-  tile.stride = t.stride;
+  const std::uint32_t* units = t.units;
+  const std::uint32_t* sums = t.sums;
+  const float* unit_scales = t.unit_scales;
+  const std::size_t stride = t.stride;
   const std::size_t block_groups = t.block_groups;
   const std::size_t block_bytes = t.block_bytes;
   const std::byte* block = t.blocks;
-  const std::size_t offset = column_offset(col, F::kBits);
+  const float* scales = t.scales;
+  const float* mins = t.mins;
+  const std::size_t offset = column_offset(first_col, F::kBits);
   for (std::size_t b = t.num_blocks; b != 0; --b, block += block_bytes) {
     for (std::size_t g = 0; g < block_groups; ++g) {
-      const std::byte* lines = F::codes(block, g) + offset;
-      repeat<Tile::kPieces>([&](auto piece) TRIV_UNROLLED {
-        typename Tile::Dot dot[kRows][kVecs];
-        tile.multiply(lines, piece, dot);
-        tile.add(t, block, g * Tile::kPieces + static_cast<std::size_t>(piece), col, dot);
+      const std::byte* group = F::group(block, g);
+      repeat<kVecs>([&](auto v) TRIV_UNROLLED {
+        const std::size_t col = first_col + static_cast<std::size_t>(v * L::kCols);
+        repeat<Tile::kPieces>([&](auto piece) TRIV_UNROLLED {
+          constexpr std::size_t kPiece = static_cast<std::size_t>(piece);
+          const std::byte* piece_group = reloaded(group);
+          const std::uint32_t* piece_units = reloaded(units) + kPiece * Tile::kPieceQuads * stride;
+          const std::uint32_t* piece_sums = kHasSums ? reloaded(sums) + kPiece * stride : nullptr;
+          typename Tile::Dot dot[kRows];
+          Tile::multiply(piece_group + F::kCodesAt + offset + vector_offset<L>(v, F::kBits), piece, piece_units,
+                         piece_sums, stride, dot);
+          [[maybe_unused]] Floats scale;
+          [[maybe_unused]] Floats min;
+          if constexpr (!F::kHasColumnScale) {
+            scale = F::template scale<L>(scales, reloaded(block), piece_group, kPiece, col);
+          }
+          if constexpr (F::kHasMin) min = F::template min<L>(mins, reloaded(block), piece_group, kPiece, col);
+          tile.template add<v>(scale, min, reloaded(unit_scales), piece_sums, dot);
+        });
       });
-      tile.unit_scales += tile.stride;
+      units += kQuads * stride;
+      unit_scales += stride;
+      if constexpr (F::kIsUnpacked) {
+        scales += Tile::kPieces * kPanel;
+        mins += Tile::kPieces * kPanel;
+      }
+      if constexpr (kHasSums) sums += Tile::kPieces * stride;
       ahead.template fetch<L>();
     }
   }
   repeat<kVecs>([&](auto v) TRIV_UNROLLED {
-    const std::size_t at = col + static_cast<std::size_t>(v * L::kCols);
+    const std::size_t col = first_col + static_cast<std::size_t>(v * L::kCols);
     repeat<kRows>([&](auto r) TRIV_UNROLLED {
-      typename L::Floats value = tile.acc[r][v];
-      if constexpr (F::kHasColumnScale) value = L::mul(value, L::load(t.scales + at));
-      L::store(value, t.out + static_cast<std::size_t>(r) * kPanel + at);
+      Floats value = tile.acc[r][v];
+      if constexpr (F::kHasColumnScale) value = L::mul(value, L::load(t.scales + col));
+      L::store(value, t.out + static_cast<std::size_t>(r) * kPanel + col);
     });
   });
   return ahead;
@@ -147,16 +155,16 @@ void unpack_panel(const UnpackArgs& t) {
   const std::byte* block = t.blocks;
   for (std::size_t b = t.num_blocks; b != 0; --b, block += t.block_bytes) {
     for (std::size_t g = 0; g < t.block_groups; ++g) {
+      const std::byte* group = F::group(block, g);
       for (std::size_t col = 0; col < kPanel; col += L::kCols) {
-        const std::byte* lines = F::codes(block, g) + column_offset(col, F::kBits);
+        const std::byte* lines = group + F::kCodesAt + column_offset(col, F::kBits);
         std::byte* to = codes + column_offset(col, 8);
         repeat<static_cast<int>(kQuads)>(
             [&](auto q) TRIV_UNROLLED { L::store(F::template quad<L>(lines, q), to + q * static_cast<int>(kLine)); });
         for (std::size_t piece = 0; piece < kPieces; ++piece) {
-          const std::size_t sub = g * kPieces + piece;
-          L::store(F::template scale<L>(nullptr, block, sub, col), scales + piece * kPanel + col);
+          L::store(F::template scale<L>(nullptr, block, group, piece, col), scales + piece * kPanel + col);
           if constexpr (F::kHasMin) {
-            L::store(F::template min<L>(nullptr, block, sub, col), mins + piece * kPanel + col);
+            L::store(F::template min<L>(nullptr, block, group, piece, col), mins + piece * kPanel + col);
           }
         }
       }

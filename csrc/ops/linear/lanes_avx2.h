@@ -107,8 +107,9 @@ struct Lanes2 : Lanes256 {
   static constexpr bool kHasOneDot = false;
   static constexpr int kMaxRows = 4;
   static constexpr int kDirectRows = 2;  // most rows that read a packed panel without unpacking it
-  // Of 16 registers, 4 x 1 vectors take 4 chain + 4 sum + 4 acc + 1 w + 1 x + ones + mask.
-  static constexpr int int_vectors(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
+  // Of 16 registers, 1 x 4 vectors take chain + sum + 4 acc + w (2) + x, 2 x 2 take 2 + 2 + 4, 4 x 1 take 4 + 4 + 4 and
+  // no more than w and x; the constants come from memory then.
+  static constexpr int int_vectors(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
   // 4 x 2: 8 acc + 2 w (4 of bfloat16) + 2 x.
   static constexpr int float_vectors(int rows) { return rows == 1 ? 4 : 2; }
 

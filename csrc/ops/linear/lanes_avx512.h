@@ -96,8 +96,9 @@ struct LanesPlain512 : Lanes512 {
   static constexpr bool kHasOneDot = false;
   static constexpr int kMaxRows = 8;
   static constexpr int kDirectRows = 3;  // most rows that read a packed panel without unpacking it
-  // Of 32 registers, 8 x 1 vectors take 8 chain + 8 sum + 8 acc + 2 w + 1 x + ones + mask.
-  static constexpr int int_vectors(int rows) { return rows <= 4 ? 2 : 1; }
+  // Of 32 registers, 6 x 2 vectors take 6 chain + 6 sum + 12 acc + w (2) + x = 27, and 8 x 1 take 8 + 8 + 8 + 3; ones
+  // and a mask fit beside.
+  static constexpr int int_vectors(int rows) { return rows <= 6 ? 2 : 1; }
   // 8 x 2: 16 acc + 2 w (4 of bfloat16) + 2 x.
   static constexpr int float_vectors(int) { return 2; }
 

@@ -9,10 +9,10 @@ namespace {
 struct LanesVnni512 : Lanes512 {
   static constexpr bool kHasOneDot = true;
   static constexpr int kMaxRows = 12;
-  static constexpr int kDirectRows = 12;  // most rows that read a packed panel without unpacking it
-  // Of 32 registers, 6 x 2 vectors take 12 dot + 12 acc + 2 w + 1 x = 27, and 12 x 1 take 12 + 12 + 1 + 1 = 26; masks
-  // and a scale fit beside.
-  static constexpr int int_vectors(int rows) { return rows <= 6 ? 2 : 1; }
+  static constexpr int kDirectRows = 4;  // most rows that read a packed panel without unpacking it
+  // Of 32 registers, 8 x 2 vectors take 8 dot + 16 acc + w + x = 26, and 12 x 1 take 12 + 12 + w + x = 26; a mask or
+  // two fit beside.
+  static constexpr int int_vectors(int rows) { return rows <= 8 ? 2 : 1; }
   // 12 x 2: 24 acc + 2 w + 1 x.
   static constexpr int float_vectors(int) { return 2; }
 

@@ -10,8 +10,8 @@ struct LanesVnni256 : Lanes256 {
   static constexpr bool kHasOneDot = true;
   static constexpr int kMaxRows = 6;
   static constexpr int kDirectRows = 2;  // most rows that read a packed panel without unpacking it
-  // Of 16 registers, 6 x 1 vectors take 6 dot + 6 acc + 1 w + 1 x + mask.
-  static constexpr int int_vectors(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
+  // Of 16 registers, 4 x 2 vectors take 4 dot + 8 acc + w + x = 14, and 6 x 1 take 6 + 6 + 2.
+  static constexpr int int_vectors(int rows) { return rows <= 2 ? 4 : rows <= 4 ? 2 : 1; }
   static constexpr int float_vectors(int rows) { return rows == 1 ? 4 : rows <= 4 ? 2 : 1; }
 
   template <int kBits>

@@ -21,7 +21,7 @@ constexpr std::size_t kMaxParts = 3;
 
 // From so many rows on, the next panel is fetched while one is computed. Fewer rows read at the rate of memory anyway,
 // and a fetch in between only slows the stream.
-constexpr std::size_t kAheadRows = 5;
+constexpr std::size_t kAheadRows = 1;
 
 // A panel that is unpacked: codes, scales, minima.
 constexpr std::size_t unpacked_bytes(std::size_t depth) {

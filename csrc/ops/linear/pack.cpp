@@ -11,6 +11,8 @@
 namespace trivium::linear {
 namespace {
 
+constexpr std::size_t kSuper = 256;  // values of k per block of the K-quants
+
 constexpr std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
 // One panel's part of the codes: rows [first, first + count), which are the panel's columns.
@@ -35,88 +37,80 @@ struct Overflow {
 
 // ------------------------------------------------------------------------------------------------------- records
 
-void fill(NoRecord&, const Slice&, std::size_t, Overflow&) {}
-
-void fill(ScaleRecord& record, const Slice& slice, std::size_t block, Overflow&) {
-  const std::size_t per_row = ceil_div(slice.codes.depth, slice.format.block);
-  const auto* scales = static_cast<const std::uint16_t*>(slice.codes.scales);
-  for (std::size_t n = 0; n < kPanel; ++n) record.scale[n] = slice.entry(scales, n, block, per_row);
+// Super-scales stand where other formats' scales do.
+const std::uint16_t* scales_of(const Slice& slice) {
+  return slice.codes.supers != nullptr && slice.format.block == kSuper
+             ? slice.codes.supers
+             : static_cast<const std::uint16_t*>(slice.codes.scales);
 }
 
-void fill(MinRecord& record, const Slice& slice, std::size_t block, Overflow&) {
+void fill(NoRecord&, const Slice&, std::size_t) {}
+
+void fill(ScaleRecord& record, const Slice& slice, std::size_t block) {
   const std::size_t per_row = ceil_div(slice.codes.depth, slice.format.block);
-  const auto* scales = static_cast<const std::uint16_t*>(slice.codes.scales);
+  for (std::size_t n = 0; n < kPanel; ++n) record.scale[n] = slice.entry(scales_of(slice), n, block, per_row);
+}
+
+void fill(MinRecord& record, const Slice& slice, std::size_t block) {
+  const std::size_t per_row = ceil_div(slice.codes.depth, slice.format.block);
+  const std::uint16_t* mins = slice.format.block == kSuper ? slice.codes.super_mins : slice.codes.mins;
   for (std::size_t n = 0; n < kPanel; ++n) {
-    record.scale[n] = slice.entry(scales, n, block, per_row);
-    record.min[n] = slice.entry(slice.codes.mins, n, block, per_row);
+    record.scale[n] = slice.entry(scales_of(slice), n, block, per_row);
+    record.min[n] = slice.entry(mins, n, block, per_row);
   }
 }
 
-void fill(ZeroRecord& record, const Slice& slice, std::size_t block, Overflow&) {
+void fill(ZeroRecord& record, const Slice& slice, std::size_t block) {
   const std::size_t per_row = ceil_div(slice.codes.depth, slice.format.block);
-  const auto* scales = static_cast<const std::uint16_t*>(slice.codes.scales);
   for (std::size_t n = 0; n < kPanel; ++n) {
-    record.scale[n] = slice.entry(scales, n, block, per_row);
+    record.scale[n] = slice.entry(scales_of(slice), n, block, per_row);
     record.zero[n] = slice.entry(slice.codes.zeros, n, block, per_row);
   }
 }
 
-void put(SixBits& bits, std::size_t row, std::size_t at, unsigned value, Overflow& overflow) {
+// --------------------------------------------------------------------------------------------------- sub-scales
+
+void put(SixBits& bits, std::size_t at, unsigned value, Overflow& overflow) {
   overflow.subs |= value & ~63U;
-  bits.low[row / 2][at] = static_cast<std::uint8_t>(bits.low[row / 2][at] | (value & 15U) << (4 * (row % 2)));
-  bits.high[row / 4][at] = static_cast<std::uint8_t>(bits.high[row / 4][at] | (value >> 4 & 3U) << (2 * (row % 4)));
+  bits.low[at % 32] = static_cast<std::uint8_t>(bits.low[at % 32] | (value & 15U) << (4 * (at / 32)));
+  bits.high[at % 16] = static_cast<std::uint8_t>(bits.high[at % 16] | (value >> 4 & 3U) << (2 * (at / 16)));
 }
 
-void fill(K45Record& record, const Slice& slice, std::size_t block, Overflow& overflow) {
-  const std::size_t blocks = ceil_div(slice.codes.depth, slice.format.block);
-  const std::size_t groups = ceil_div(slice.codes.depth, std::size_t{32});
-  record.subs = {};
+// The sub-scale or sub-minimum of piece `piece` of the group that begins at k.
+unsigned sub_at(const Slice& slice, const std::uint8_t* subs, std::size_t n, std::size_t k, std::size_t piece) {
+  const std::size_t per_row = ceil_div(slice.codes.depth, slice.format.group);
+  return slice.entry(subs, n, k / slice.format.group + piece, per_row);
+}
+
+void fill(NoRecord&, const Slice&, std::size_t, Overflow&) {}
+
+void fill(K45Subs& subs, const Slice& slice, std::size_t k, Overflow& overflow) {
   for (std::size_t n = 0; n < kPanel; ++n) {
-    record.scale[n] = slice.entry(slice.codes.supers, n, block, blocks);
-    record.min[n] = slice.entry(slice.codes.super_mins, n, block, blocks);
-    for (std::size_t g = 0; g < 8; ++g) {
-      put(record.subs, g, n, slice.entry(slice.codes.subs, n, block * 8 + g, groups), overflow);
-      put(record.subs, g, kPanel + n, slice.entry(slice.codes.sub_mins, n, block * 8 + g, groups), overflow);
-    }
+    put(subs.bits, n, sub_at(slice, slice.codes.subs, n, k, 0), overflow);
+    put(subs.bits, kPanel + n, sub_at(slice, slice.codes.sub_mins, n, k, 0), overflow);
   }
 }
 
-void fill(K2Record& record, const Slice& slice, std::size_t block, Overflow& overflow) {
-  const std::size_t blocks = ceil_div(slice.codes.depth, slice.format.block);
-  const std::size_t groups = ceil_div(slice.codes.depth, std::size_t{16});
-  for (std::size_t n = 0; n < kPanel; ++n) {
-    record.scale[n] = slice.entry(slice.codes.supers, n, block, blocks);
-    record.min[n] = slice.entry(slice.codes.super_mins, n, block, blocks);
-    for (std::size_t g = 0; g < 16; ++g) {
-      const unsigned scale = slice.entry(slice.codes.subs, n, block * 16 + g, groups);
-      const unsigned min = slice.entry(slice.codes.sub_mins, n, block * 16 + g, groups);
-      overflow.subs |= (scale | min) & ~15U;
-      record.subs[g][n] = static_cast<std::uint8_t>((scale & 15U) | (min & 15U) << 4);
-    }
+void fill(K3Subs& subs, const Slice& slice, std::size_t k, Overflow& overflow) {
+  for (std::size_t i = 0; i < 2 * kPanel; ++i) {
+    const auto sub = static_cast<std::int8_t>(sub_at(slice, slice.codes.subs, i % kPanel, k, i / kPanel));
+    put(subs.bits, i, static_cast<unsigned>(sub + 32), overflow);
   }
 }
 
-void fill(K3Record& record, const Slice& slice, std::size_t block, Overflow& overflow) {
-  const std::size_t blocks = ceil_div(slice.codes.depth, slice.format.block);
-  const std::size_t groups = ceil_div(slice.codes.depth, std::size_t{16});
-  record.subs = {};
-  for (std::size_t n = 0; n < kPanel; ++n) {
-    record.scale[n] = slice.entry(slice.codes.supers, n, block, blocks);
-    for (std::size_t g = 0; g < 16; ++g) {
-      const auto sub = static_cast<std::int8_t>(slice.entry(slice.codes.subs, n, block * 16 + g, groups));
-      put(record.subs, g / 2, g % 2 * kPanel + n, static_cast<unsigned>(sub + 32), overflow);
-    }
+void fill(K2Subs& subs, const Slice& slice, std::size_t k, Overflow& overflow) {
+  for (std::size_t i = 0; i < 2 * kPanel; ++i) {
+    const unsigned scale = sub_at(slice, slice.codes.subs, i % kPanel, k, i / kPanel);
+    const unsigned min = sub_at(slice, slice.codes.sub_mins, i % kPanel, k, i / kPanel);
+    overflow.subs |= (scale | min) & ~15U;
+    subs.scales_mins[i / kPanel][i % kPanel] = static_cast<std::uint8_t>((scale & 15U) | (min & 15U) << 4);
   }
 }
 
-void fill(K6Record& record, const Slice& slice, std::size_t block, Overflow&) {
-  const std::size_t blocks = ceil_div(slice.codes.depth, slice.format.block);
-  const std::size_t groups = ceil_div(slice.codes.depth, std::size_t{16});
-  for (std::size_t n = 0; n < kPanel; ++n) {
-    record.scale[n] = slice.entry(slice.codes.supers, n, block, blocks);
-    for (std::size_t g = 0; g < 16; ++g) {
-      record.subs[g][n] = static_cast<std::int8_t>(slice.entry(slice.codes.subs, n, block * 16 + g, groups));
-    }
+void fill(K6Subs& subs, const Slice& slice, std::size_t k, Overflow&) {
+  for (std::size_t i = 0; i < 2 * kPanel; ++i) {
+    const unsigned sub = sub_at(slice, slice.codes.subs, i % kPanel, k, i / kPanel);
+    subs.scales[i / kPanel][i % kPanel] = static_cast<std::int8_t>(sub);
   }
 }
 
@@ -138,19 +132,26 @@ void gather(const std::uint8_t* rows, std::size_t row_stride, std::size_t count,
   }
 }
 
-// Bits [from, from + width) of every code go into a plane of that width. Codes fit their bytes, so words of eight codes
-// can be shifted at once.
-void write_plane(const std::uint8_t (*quads)[kLine], int from, int width, std::byte* lines) {
+// Adds bits [from, from + width) of a quad's codes to a line, at bit `to`. Codes fit their bytes, so words of eight can
+// be shifted at once.
+void add_bits(const std::uint8_t* quad, int from, int width, int to, std::byte* line) {
   const std::uint64_t mask = 0x0101010101010101U * ((1U << width) - 1);
-  std::memset(lines, 0, kLine * static_cast<std::size_t>(width));
+  Words codes;
+  Words bits;
+  std::memcpy(codes, quad, kLine);
+  std::memcpy(bits, line, kLine);
+  for (std::size_t i = 0; i < kLine / 8; ++i) bits[i] |= (codes[i] >> from & mask) << to;
+  std::memcpy(line, bits, kLine);
+}
+
+void write_planes(const std::uint8_t (*quads)[kLine], int bits, std::byte* lines) {
+  const int low = low_plane(bits);
+  const int high = high_plane(bits);
+  constexpr int kBytes = static_cast<int>(kLine);
+  std::memset(lines, 0, kLine * static_cast<std::size_t>(bits));
   for (int q = 0; q < static_cast<int>(kQuads); ++q) {
-    Words quad;
-    Words line;
-    std::byte* at = lines + q * width / 8 * static_cast<int>(kLine);
-    std::memcpy(quad, quads[q], kLine);
-    std::memcpy(line, at, kLine);
-    for (std::size_t i = 0; i < kLine / 8; ++i) line[i] |= (quad[i] >> from & mask) << (q * width % 8);
-    std::memcpy(at, line, kLine);
+    add_bits(quads[q], 0, low, q * low % 8, lines + low_line(bits, q) * kBytes);
+    if (high > 0) add_bits(quads[q], low, high, q * high % 8, lines + high_line(bits, q) * kBytes);
   }
 }
 
@@ -172,9 +173,7 @@ void write_group(const Slice& slice, int bits, std::size_t k, std::byte* out, Ov
     std::uint8_t quads[kQuads][kLine];
     gather(left == 0 ? nullptr : codes + (slice.first + first) * depth + k, depth, left == 0 ? 0 : count, left, quads);
     overflow.codes |= bits_above(quads, bits);
-    std::byte* lines = out + half * kLine * static_cast<std::size_t>(bits);
-    write_plane(quads, 0, low_plane(bits), lines);
-    if (high_plane(bits) > 0) write_plane(quads, low_plane(bits), high_plane(bits), lines + kLine * low_plane(bits));
+    write_planes(quads, bits, out + half * kLine * static_cast<std::size_t>(bits));
   }
 }
 
@@ -190,13 +189,16 @@ void pack_ints(const Slice& slice, std::byte* panel, Overflow& overflow) {
   }
   std::byte* out = panel + format.header_bytes;
   for (std::size_t b = 0; b < padded_depth(format, slice.codes.depth) / format.block; ++b) {
-    typename Block::Record record;
-    fill(record, slice, b, overflow);
+    typename Block::Record record{};
+    fill(record, slice, b);
     std::memcpy(out, &record, Block::kRecordBytes);
     out += Block::kRecordBytes;
     for (std::size_t k = b * format.block; k < (b + 1) * format.block; k += operand::kGroup) {
-      write_group(slice, Block::kBits, k, out, overflow);
-      out += group_bytes(Block::kBits);
+      typename Block::Subs subs{};
+      fill(subs, slice, k, overflow);
+      std::memcpy(out, &subs, Block::kSubsBytes);
+      write_group(slice, Block::kBits, k, out + Block::kSubsBytes, overflow);
+      out += Block::kGroupBytes;
     }
   }
 }

@@ -40,25 +40,25 @@ template <class L>
 FormatKernels group_kernels(FormatId id) {
   switch (id) {
     case FormatId::kI8Channel:
-      return int_kernels<L, Packed<NoRecord, 8, 32, 128, false>>();
+      return int_kernels<L, Packed<BlockType<NoRecord, 8>, 32, 128, false>>();
     case FormatId::kI8G32:
     case FormatId::kI8G64:
     case FormatId::kI8G128:
-      return int_kernels<L, Packed<ScaleRecord, 8, 32, 128, false>>();
+      return int_kernels<L, Packed<BlockType<ScaleRecord, 8>, 32, 128, false>>();
     case FormatId::kI4:
-      return int_kernels<L, Packed<ScaleRecord, 4, 32, 8, false>>();
+      return int_kernels<L, Packed<BlockType<ScaleRecord, 4>, 32, 8, false>>();
     case FormatId::kI4Min:
-      return int_kernels<L, Packed<MinRecord, 4, 32, 0, true>>();
+      return int_kernels<L, Packed<BlockType<MinRecord, 4>, 32, 0, true>>();
     case FormatId::kI4ZeroG32:
     case FormatId::kI4ZeroG64:
     case FormatId::kI4ZeroG128:
-      return int_kernels<L, Packed<ZeroRecord, 4, 32, 0, true>>();
+      return int_kernels<L, Packed<BlockType<ZeroRecord, 4>, 32, 0, true>>();
     case FormatId::kI5:
-      return int_kernels<L, Packed<ScaleRecord, 5, 32, 16, false>>();
+      return int_kernels<L, Packed<BlockType<ScaleRecord, 5>, 32, 16, false>>();
     case FormatId::kI5Min:
-      return int_kernels<L, Packed<MinRecord, 5, 32, 0, true>>();
+      return int_kernels<L, Packed<BlockType<MinRecord, 5>, 32, 0, true>>();
     default:
-      return int_kernels<L, Packed<ScaleRecord, 4, 32, 128, false, true>>();  // iq4
+      return int_kernels<L, Packed<BlockType<ScaleRecord, 4>, 32, 128, false, true>>();  // iq4
   }
 }
 
@@ -66,15 +66,15 @@ template <class L>
 FormatKernels super_kernels(FormatId id) {
   switch (id) {
     case FormatId::kQ2K:
-      return int_kernels<L, Packed<K2Record, 2, 16, 0, true>>();
+      return int_kernels<L, Packed<BlockType<MinRecord, 2, K2Subs>, 16, 0, true>>();
     case FormatId::kQ3K:
-      return int_kernels<L, Packed<K3Record, 3, 16, 4, false>>();
+      return int_kernels<L, Packed<BlockType<ScaleRecord, 3, K3Subs>, 16, 4, false>>();
     case FormatId::kQ4K:
-      return int_kernels<L, Packed<K45Record, 4, 32, 0, true>>();
+      return int_kernels<L, Packed<BlockType<MinRecord, 4, K45Subs>, 32, 0, true>>();
     case FormatId::kQ5K:
-      return int_kernels<L, Packed<K45Record, 5, 32, 0, true>>();
+      return int_kernels<L, Packed<BlockType<MinRecord, 5, K45Subs>, 32, 0, true>>();
     default:
-      return int_kernels<L, Packed<K6Record, 6, 16, 32, false>>();
+      return int_kernels<L, Packed<BlockType<ScaleRecord, 6, K6Subs>, 16, 32, false>>();
   }
 }
 

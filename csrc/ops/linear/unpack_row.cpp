@@ -10,12 +10,6 @@
 namespace trivium::linear {
 namespace {
 
-// The plane bits [0, width) of quad q, byte `at`.
-unsigned plane_bits(const std::uint8_t* lines, int width, int q, std::size_t at) {
-  const std::uint8_t byte = lines[static_cast<std::size_t>(q * width / 8) * kLine + at];
-  return static_cast<unsigned>(byte) >> (q * width % 8) & ((1U << width) - 1);
-}
-
 // The codes of column n in a group.
 template <int kBits>
 void read_codes(const std::byte* group, std::size_t n, int* codes) {
@@ -23,41 +17,46 @@ void read_codes(const std::byte* group, std::size_t n, int* codes) {
   constexpr int kHigh = high_plane(kBits);
   const auto* lines = reinterpret_cast<const std::uint8_t*>(group) + n / kHalf * kLine * kBits;
   for (int k = 0; k < static_cast<int>(operand::kGroup); ++k) {
-    const std::size_t at = 4 * (n % kHalf) + static_cast<std::size_t>(k % 4);
-    unsigned code = plane_bits(lines, kLow, k / 4, at);
-    if constexpr (kHigh > 0) code |= plane_bits(lines + kLow * kLine, kHigh, k / 4, at) << kLow;
-    codes[k] = static_cast<int>(code);
+    const int q = k / 4;
+    const auto* column = lines + 4 * (n % kHalf) + k % 4;
+    int code = column[low_line(kBits, q) * static_cast<int>(kLine)] >> (q * kLow % 8) & ((1 << kLow) - 1);
+    if constexpr (kHigh > 0) {
+      code |= (column[high_line(kBits, q) * static_cast<int>(kLine)] >> (q * kHigh % 8) & ((1 << kHigh) - 1)) << kLow;
+    }
+    codes[k] = code;
   }
 }
 
-int sub(const SixBits& bits, std::size_t row, std::size_t at) {
-  const int low = bits.low[row / 2][at] >> (4 * (row % 2)) & 15;
-  const int high = bits.high[row / 4][at] >> (2 * (row % 4)) & 3;
-  return low | high << 4;
+float six_bits(const SixBits& bits, std::size_t at) {
+  const int low = bits.low[at % 32] >> (4 * (at / 32)) & 15;
+  const int high = bits.high[at % 16] >> (2 * (at / 16)) & 3;
+  return static_cast<float>(low | high << 4);
 }
 
-// How a group of `kGroup` codes becomes values: c * scale - min for has_min, else (c - zero) * scale.
+// Column n of one group, or of the piece of 16 of it in K-quants with such: value = code * scale - min, where the code
+// has its zero point taken off.
 struct Line {
   float scale;
   float min;
 };
 
-Line line_of(const K45Record& record, std::size_t g, std::size_t n) {
-  return {float_of_half(record.scale[n]) * static_cast<float>(sub(record.subs, g, n)),
-          float_of_half(record.min[n]) * static_cast<float>(sub(record.subs, g, kPanel + n))};
+Line line_of(const MinRecord& record, const K45Subs& subs, std::size_t, std::size_t n) {
+  return {float_of_half(record.scale[n]) * six_bits(subs.bits, n),
+          float_of_half(record.min[n]) * six_bits(subs.bits, kPanel + n)};
 }
-Line line_of(const K2Record& record, std::size_t g, std::size_t n) {
-  return {float_of_half(record.scale[n]) * static_cast<float>(record.subs[g][n] & 15),
-          float_of_half(record.min[n]) * static_cast<float>(record.subs[g][n] >> 4)};
+Line line_of(const MinRecord& record, const K2Subs& subs, std::size_t piece, std::size_t n) {
+  const int byte = subs.scales_mins[piece][n];
+  return {float_of_half(record.scale[n]) * static_cast<float>(byte & 15),
+          float_of_half(record.min[n]) * static_cast<float>(byte >> 4)};
 }
-Line line_of(const K3Record& record, std::size_t g, std::size_t n) {
-  return {float_of_half(record.scale[n]) * static_cast<float>(sub(record.subs, g / 2, g % 2 * kPanel + n) - 32), 0.0F};
+Line line_of(const ScaleRecord& record, const K3Subs& subs, std::size_t piece, std::size_t n) {
+  return {float_of_half(record.scale[n]) * (six_bits(subs.bits, piece * kPanel + n) - 32.0F), 0.0F};
 }
-Line line_of(const K6Record& record, std::size_t g, std::size_t n) {
-  return {float_of_half(record.scale[n]) * static_cast<float>(record.subs[g][n]), 0.0F};
+Line line_of(const ScaleRecord& record, const K6Subs& subs, std::size_t piece, std::size_t n) {
+  return {float_of_half(record.scale[n]) * static_cast<float>(subs.scales[piece][n]), 0.0F};
 }
 
-void write_group(const Format& format, const ScaleRecord& record, std::size_t, std::size_t n, const int* codes,
+void write_group(const Format& format, const ScaleRecord& record, const NoRecord&, std::size_t n, const int* codes,
                  float* out) {
   const float scale = float_of_half(record.scale[n]);
   for (std::size_t k = 0; k < operand::kGroup; ++k) {
@@ -66,27 +65,25 @@ void write_group(const Format& format, const ScaleRecord& record, std::size_t, s
   }
 }
 
-void write_group(const Format&, const MinRecord& record, std::size_t, std::size_t n, const int* codes, float* out) {
+void write_group(const Format&, const MinRecord& record, const NoRecord&, std::size_t n, const int* codes, float* out) {
   const float scale = float_of_half(record.scale[n]);
   const float min = float_of_half(record.min[n]);
   for (std::size_t k = 0; k < operand::kGroup; ++k) out[k] = static_cast<float>(codes[k]) * scale + min;
 }
 
-void write_group(const Format&, const ZeroRecord& record, std::size_t, std::size_t n, const int* codes, float* out) {
+void write_group(const Format&, const ZeroRecord& record, const NoRecord&, std::size_t n, const int* codes,
+                 float* out) {
   const float scale = float_of_half(record.scale[n]);
   for (std::size_t k = 0; k < operand::kGroup; ++k) out[k] = static_cast<float>(codes[k] - record.zero[n]) * scale;
 }
 
-template <class Record>
-void write_group(const Format& format, const Record& record, std::size_t g, std::size_t n, const int* codes,
+template <class Record, class Subs>
+void write_group(const Format& format, const Record& record, const Subs& subs, std::size_t n, const int* codes,
                  float* out) {
-  const std::size_t pieces = operand::kGroup / format.group;
-  for (std::size_t piece = 0; piece < pieces; ++piece) {
-    const Line line = line_of(record, g * pieces + piece, n);
-    for (std::size_t k = piece * format.group; k < (piece + 1) * format.group; ++k) {
-      const float product = static_cast<float>(codes[k] - format.zero) * line.scale;
-      out[k] = format.has_min ? product - line.min : product;
-    }
+  for (std::size_t k = 0; k < operand::kGroup; ++k) {
+    const Line line = line_of(record, subs, k / format.group, n);
+    const float product = static_cast<float>(codes[k] - format.zero) * line.scale;
+    out[k] = format.has_min ? product - line.min : product;
   }
 }
 
@@ -100,14 +97,15 @@ template <class Block>
 void unpack_ints(const Format& format, const std::byte* panel, std::size_t n, std::size_t depth, float* out) {
   for (std::size_t k = 0; k < depth; k += operand::kGroup) {
     const std::byte* block = panel + format.header_bytes + k / format.block * format.block_bytes;
-    const std::size_t group = k % format.block / operand::kGroup;
+    const std::byte* group = Block::group(block, k % format.block / operand::kGroup);
     int codes[operand::kGroup];
     float values[operand::kGroup];
-    read_codes<Block::kBits>(block + Block::kRecordBytes + group * group_bytes(Block::kBits), n, codes);
+    read_codes<Block::kBits>(group + Block::kSubsBytes, n, codes);
     if constexpr (Block::kRecordBytes == 0) {
       write_channel(format, panel, n, codes, values);
     } else {
-      write_group(format, *reinterpret_cast<const typename Block::Record*>(block), group, n, codes, values);
+      write_group(format, *reinterpret_cast<const typename Block::Record*>(block),
+                  *reinterpret_cast<const typename Block::Subs*>(group), n, codes, values);
     }
     std::copy(values, values + std::min(operand::kGroup, depth - k), out + k);
   }

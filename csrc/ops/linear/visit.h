@@ -8,15 +8,26 @@
 
 namespace trivium::linear {
 
-template <class RecordType, int kBitsOf>
+// An empty struct has a size, but takes no room here.
+template <class T>
+constexpr std::size_t bytes_of = std::is_empty_v<T> ? 0 : sizeof(T);
+
+// A block: its record, then groups of sub-scales and codes.
+template <class RecordType, int kBitsOf, class SubsType = NoRecord>
 struct BlockType {
   using Record = RecordType;
+  using Subs = SubsType;
   static constexpr int kBits = kBitsOf;
-  // Bytes before a block's first group: an empty struct has a size, but takes no room here.
-  static constexpr std::size_t kRecordBytes = std::is_empty_v<Record> ? 0 : sizeof(Record);
+  static constexpr std::size_t kRecordBytes = bytes_of<Record>;
+  static constexpr std::size_t kSubsBytes = bytes_of<Subs>;
+  static constexpr std::size_t kGroupBytes = kSubsBytes + group_bytes(kBits);
+
+  static const std::byte* group(const std::byte* block, std::size_t g) {
+    return block + kRecordBytes + g * kGroupBytes;
+  }
 };
 
-// Calls fn(BlockType<Record, kBits>{}) for a format of integer codes.
+// Calls fn(BlockType<…>{}) for a format of integer codes.
 template <class Fn>
 decltype(auto) visit_ints(FormatId id, Fn&& fn) {
   switch (id) {
@@ -38,15 +49,15 @@ decltype(auto) visit_ints(FormatId id, Fn&& fn) {
     case FormatId::kI5Min:
       return fn(BlockType<MinRecord, 5>{});
     case FormatId::kQ2K:
-      return fn(BlockType<K2Record, 2>{});
+      return fn(BlockType<MinRecord, 2, K2Subs>{});
     case FormatId::kQ3K:
-      return fn(BlockType<K3Record, 3>{});
+      return fn(BlockType<ScaleRecord, 3, K3Subs>{});
     case FormatId::kQ4K:
-      return fn(BlockType<K45Record, 4>{});
+      return fn(BlockType<MinRecord, 4, K45Subs>{});
     case FormatId::kQ5K:
-      return fn(BlockType<K45Record, 5>{});
+      return fn(BlockType<MinRecord, 5, K45Subs>{});
     case FormatId::kQ6K:
-      return fn(BlockType<K6Record, 6>{});
+      return fn(BlockType<ScaleRecord, 6, K6Subs>{});
     case FormatId::kI8Channel:
     case FormatId::kF32:  // these two have no codes; callers branch before
     case FormatId::kBf16:

@@ -32,8 +32,8 @@ struct Cut {
 // Values of -inf may be among the tokens: they weigh nothing and no filter keeps them.
 template <class T>
 struct Candidates {
-  const Passes<T>& passes;
-  const Passes<double>& f64;
+  const PassTable& table;
+  const Passes<T>& passes;  // of the table
   Lists<T>& lists;
   Scratch& scratch;
   Values<T> tokens;

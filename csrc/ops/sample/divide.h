@@ -33,11 +33,11 @@ struct Goal {
   }
 };
 
-// The bucket, divided into kBuckets of its own. The last one goes on down to the lowest power.
+// The bucket, divided into kBuckets of its own. The last one has no end: it goes on in steps of an eighth, and ends in
+// a last bucket again.
 inline Buckets inside(const Buckets& buckets, std::size_t bucket) {
   const double top = buckets.top - static_cast<double>(bucket) / buckets.per_power;
-  const double height = bucket + 1 == kBuckets ? top - kLowestPower : 1.0 / buckets.per_power;
-  return {top, static_cast<double>(kBuckets) / std::max(height, 1e-300)};
+  return {top, bucket + 1 == kBuckets ? 8.0 : buckets.per_power * static_cast<double>(kBuckets)};
 }
 
 inline std::size_t bucket_at(double power, const Buckets& buckets) {
@@ -74,22 +74,28 @@ std::optional<Cut<T>> cut_sorted(const T* order, const double* weights, std::siz
   return std::nullopt;
 }
 
+// What lies below all members, and by how much the sums may be wrong.
+struct Rest {
+  double weight;
+  double error;
+};
+
 // Cuts where the sum reaches `share` of all. A Pool holds members, all at first:
 //   void sum(const Buckets&, double* sums)             sums of the weights of each bucket
 //   size_t narrow(const Buckets&, size_t bucket)       keeps the members of one bucket, returns how many
 //   bool are_equal()                                   whether all members have one value
 //   optional<Cut> cut(const Goal&)                     by cut_equals, or cut_sorted
 template <class T, class Pool>
-std::optional<Cut<T>> guessed_cut(Pool& pool, Buckets buckets, double share, double* sums) {
+std::optional<Cut<T>> guessed_cut(Pool& pool, Buckets buckets, double share, const Rest& rest, double* sums) {
   constexpr std::size_t kFewMembers = 64;
   constexpr int kMaxDivisions = 4;
   Goal goal{0.0, 0.0, 0.0};
   for (int division = 0;; ++division) {
     pool.sum(buckets, sums);
     if (division == 0) {
-      double total = 0.0;
+      double total = rest.weight;
       for (std::size_t b = 0; b < kBuckets; ++b) total += sums[b];
-      goal = {0.0, share * total, kSlack * total};
+      goal = {0.0, share * total, kSlack * total + rest.error};
     }
     std::size_t bucket = 0;
     while (bucket < kBuckets && goal.before + sums[bucket] < goal.goal) goal.before += sums[bucket++];

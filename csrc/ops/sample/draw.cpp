@@ -1,6 +1,7 @@
 // Where a random number falls in the running sum of the weights.
 #include <algorithm>
 #include <optional>
+#include <type_traits>
 
 #include "ops/sample/candidates.h"
 
@@ -10,16 +11,15 @@ namespace {
 // Of so few tokens the exact sums cost no more than the estimates.
 constexpr std::size_t kFew = 1024;
 
+// By estimated sums of each block, which are within `slack` of the total.
 template <class T>
-std::optional<std::size_t> guessed_place(const Candidates<T>& c, double random) {
+std::optional<std::size_t> guessed_place(const Candidates<T>& c, double random, const double* sums, double slack) {
   const std::size_t size = c.tokens.size;
   const std::size_t blocks = ceil_div(size, kBlock);
-  double* sums = c.scratch.sums.at_least(blocks);
-  c.passes.guess_sums(c.tokens.values, size, c.scale, sums);
   double total = 0.0;
   for (std::size_t b = 0; b < blocks; ++b) total += sums[b];
   const double goal = random * total;
-  const double margin = kSlack * total;
+  const double margin = slack * total;
   double before = 0.0;
   std::size_t block = 0;
   while (block < blocks && !(before + sums[block] > goal)) before += sums[block++];
@@ -37,6 +37,19 @@ std::optional<std::size_t> guessed_place(const Candidates<T>& c, double random) 
     before = reached;
   }
   return std::nullopt;
+}
+
+// By rough estimates, and by better ones where these do not tell.
+template <class T>
+std::optional<std::size_t> guessed_place(const Candidates<T>& c, double random) {
+  const std::size_t size = c.tokens.size;
+  double* sums = c.scratch.sums.at_least(ceil_div(size, kBlock));
+  if constexpr (std::is_same_v<T, float>) {
+    c.table.rough_sums(c.tokens.values, size, c.scale, kInfinity<float>, sums);
+    if (const auto place = guessed_place(c, random, sums, kRoughSlack)) return place;
+  }
+  c.passes.guess_sums(c.tokens.values, size, c.scale, sums);
+  return guessed_place(c, random, sums, kSlack);
 }
 
 // The contract's own sums.

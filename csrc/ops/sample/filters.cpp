@@ -1,6 +1,7 @@
 // The filters of the contract but for typical.
 #include <cmath>
 #include <optional>
+#include <type_traits>
 
 #include "ops/sample/candidates.h"
 #include "ops/sample/divide.h"
@@ -11,58 +12,63 @@ namespace {
 // Sixteen buckets per halving of the weight: 16 halvings, and the rest in the last bucket.
 constexpr Buckets kFirstBuckets{0.0, 16.0};
 
-// The greatest T at or below `value`, at least the lowest finite one; and the least at or above.
+// So far below the greatest value are the tokens whose weights are looked at one by one, if these are few: 11 nats.
+constexpr double kNearPowers = 16.0;
+constexpr std::size_t kMostNear = 8192;
+
+// The T nearest to `value`, as a finite one.
 template <class T>
-T down_to(double value) {
-  if (value <= static_cast<double>(kLowestFinite<T>)) return kLowestFinite<T>;
-  const T near = static_cast<T>(value);
-  return static_cast<double>(near) > value ? std::nextafter(near, -kInfinity<T>) : near;
-}
-template <class T>
-T up_to(double value) {
-  return -down_to<T>(-value);
+T rounded(double value) {
+  constexpr double most = static_cast<double>(std::numeric_limits<T>::max());
+  return static_cast<T>(std::clamp(value, -most, most));
 }
 
-// Below every value whose power is at least `power`, and not far below; above every one whose power is at most that.
-// The error of the powers is some 2^-51 of what is subtracted.
+// As Passes::spread computes them.
 template <class T>
-T below_power(const Scale& scale, double power) {
-  const double distance = power / scale.rate();
-  return down_to<T>(scale.greatest + distance - 1e-9 * (std::fabs(scale.greatest) + std::fabs(distance)));
+double power_of(T x, const Scale& scale) {
+  return std::max((static_cast<double>(x) - scale.greatest) * scale.rate(), kLowestPower);
 }
-template <class T>
-T above_power(const Scale& scale, double power) {
-  const double distance = power / scale.rate();
-  return up_to<T>(scale.greatest + distance + 1e-9 * (std::fabs(scale.greatest) + std::fabs(distance)));
+
+// The least finite value for which `holds`, which is false up to some value and true from there on. Steps away from
+// `guess` until that value lies between, then halves.
+template <class T, class Fn>
+T first_that(double guess, Fn holds) {
+  T low = rounded<T>(guess);
+  T high = low;
+  T step = std::max(std::fabs(low) * static_cast<T>(1e-6), static_cast<T>(1e-30));
+  for (; !holds(high); step *= 4) {
+    low = high;
+    high = std::min(high + step, std::numeric_limits<T>::max());
+  }
+  for (; holds(low); step *= 4) {
+    if (low == kLowestFinite<T>) return low;
+    high = low;
+    low = std::max(low - step, kLowestFinite<T>);
+  }
+  for (;;) {
+    const T middle = (low < 0) == (high < 0) ? low + (high - low) / 2 : (low + high) / 2;
+    if (!(low < middle && middle < high)) return high;
+    (holds(middle) ? high : low) = middle;
+  }
 }
 
 // Tokens by their values, for guessed_cut.
 template <class T>
 class ValuePool {
  public:
-  explicit ValuePool(const Candidates<T>& candidates) : c_(candidates), members_(candidates.tokens) {}
+  ValuePool(const Candidates<T>& candidates, const Values<T>& members) : c_(candidates), members_(members) {}
 
   void sum(const Buckets& buckets, double* sums) const {
     c_.passes.spread(members_.values, members_.size, c_.scale, buckets, sums);
   }
 
   std::size_t narrow(const Buckets& buckets, std::size_t bucket) {
-    const double first = static_cast<double>(bucket) / buckets.per_power;
-    const double last = static_cast<double>(bucket + 1) / buckets.per_power;
-    const T low = bucket + 1 == kBuckets ? kLowestFinite<T> : below_power<T>(c_.scale, buckets.top - last);
-    const T high = bucket == 0 ? kInfinity<T> : above_power<T>(c_.scale, buckets.top - first);
-    T* near = c_.lists.members[next_].at_least(members_.size + kOverrun);
+    const T low = bucket + 1 == kBuckets ? kLowestFinite<T> : first_of(buckets, bucket);
+    const T high = bucket == 0 ? kInfinity<T> : std::nextafter(first_of(buckets, bucket - 1), -kInfinity<T>);
+    values_ = c_.lists.members[next_].at_least(members_.size + kOverrun);
     next_ = 1 - next_;
-    const std::size_t size = c_.passes.collect(members_, low, high, near, nullptr);
-    std::size_t count = 0;
-    for (std::size_t i = 0; i < size; ++i) {
-      // As Passes::spread computes it.
-      const double power = std::max((static_cast<double>(near[i]) - c_.scale.greatest) * c_.scale.rate(), kLowestPower);
-      if (bucket_at(power, buckets) == bucket) near[count++] = near[i];
-    }
-    values_ = near;
-    members_ = {near, nullptr, count, nullptr};
-    return count;
+    members_ = {values_, nullptr, c_.passes.collect(members_, low, high, values_, nullptr), nullptr};
+    return members_.size;
   }
 
   bool are_equal() const {
@@ -81,6 +87,13 @@ class ValuePool {
   }
 
  private:
+  // The least value of the bucket, or of one above where it has none.
+  T first_of(const Buckets& buckets, std::size_t bucket) const {
+    const double end = buckets.top - static_cast<double>(bucket + 1) / buckets.per_power;
+    return first_that<T>(c_.scale.greatest + end / c_.scale.rate(),
+                         [&](T x) { return bucket_at(power_of(x, c_.scale), buckets) <= bucket; });
+  }
+
   const Candidates<T>& c_;
   Values<T> members_;
   T* values_ = nullptr;  // of the members, once narrowed
@@ -108,15 +121,46 @@ std::optional<Cut<T>> exact_top_p(const Candidates<T>& c, double top_p) {
   }
 }
 
+// Keeps what the cut keeps of `from`, which holds all tokens above it.
 template <class T>
-void keep(Candidates<T>& c, Cut<T> cut) {
+void keep(Candidates<T>& c, const Values<T>& from, Cut<T> cut) {
   T* values = c.next_values();
   std::int32_t* ids = c.next_ids();
-  std::size_t size = c.passes.collect(c.tokens, cut.value, kInfinity<T>, values, ids);
+  std::size_t size = c.passes.collect(from, cut.value, kInfinity<T>, values, ids);
   if (c.passes.count_equal({values, nullptr, size, nullptr}, cut.value) > cut.ties) {
     size = apply_cut({values, ids, size, nullptr}, cut, values, ids);
   }
   c.take(size);
+}
+
+// Where few tokens hold nearly all weight, the rest need only be summed, and roughly. False: no cut was found.
+bool keep_top_p_of_near(Candidates<float>& c, double top_p) {
+  const auto low = rounded<float>(c.scale.greatest - kNearPowers / c.scale.rate());
+  const std::size_t groups = num_maxima(c.tokens.size);
+  if (c.tokens.maxima == nullptr) return false;
+  if (c.passes.count_above({c.tokens.maxima, nullptr, groups, nullptr}, low) > kMostNear / 2) return false;
+  float* values = c.lists.head.at_least(c.tokens.size + kOverrun);
+  std::int32_t* ids = c.lists.head_ids.at_least(c.tokens.size + kOverrun);
+  const std::size_t size = c.passes.collect(c.tokens, low, kInfinity<float>, values, ids);
+  if (size > kMostNear) return false;
+  const std::size_t blocks = ceil_div(c.tokens.size, kBlock);
+  double* sums = c.scratch.sums.at_least(std::max(blocks, kBuckets));
+  c.table.rough_sums(c.tokens.values, c.tokens.size, c.scale, low, sums);
+  double rest = 0.0;
+  for (std::size_t b = 0; b < blocks; ++b) rest += sums[b];
+  const Values<float> near{values, ids, size, nullptr};
+  ValuePool<float> pool(c, near);
+  // As for kRoughSlack: the |d| of the rest, weighted, average to 14.6 - log(rest) at most. That is below 45 unless the
+  // rest is below 1e-13; so it is wrong by (45 + 9) * 2^-24 < kRoughSlack of itself.
+  const auto cut = guessed_cut<float>(pool, kFirstBuckets, top_p, {rest, kRoughSlack * rest}, sums);
+  if (cut) keep(c, near, *cut);
+  return cut.has_value();
+}
+
+template <class T>
+std::optional<Cut<T>> guessed_top_p(const Candidates<T>& c, double top_p) {
+  ValuePool<T> pool(c, c.tokens);
+  return guessed_cut<T>(pool, kFirstBuckets, top_p, {0.0, 0.0}, c.scratch.sums.at_least(kBuckets));
 }
 
 }  // namespace
@@ -138,13 +182,14 @@ void keep_top_k(Candidates<T>& c, std::size_t top_k) {
 
 template <class T>
 void keep_top_p(Candidates<T>& c, double top_p) {
-  std::optional<Cut<T>> cut;
-  if (c.tokens.size > kFew && c.tokens.size <= kMaxGuessed) {
-    ValuePool<T> pool(c);
-    cut = guessed_cut<T>(pool, kFirstBuckets, top_p, c.scratch.sums.at_least(kBuckets));
+  const bool is_guessed = c.tokens.size > kFew && c.tokens.size <= kMaxGuessed;
+  if constexpr (std::is_same_v<T, float>) {
+    if (is_guessed && keep_top_p_of_near(c, top_p)) return;
   }
+  std::optional<Cut<T>> cut;
+  if (is_guessed) cut = guessed_top_p(c, top_p);
   if (!cut) cut = exact_top_p(c, top_p);
-  if (cut) keep(c, *cut);
+  if (cut) keep(c, c.tokens, *cut);
 }
 
 template <class T>
@@ -152,7 +197,9 @@ void keep_min_p(Candidates<T>& c, double min_p) {
   // Everything that may weigh enough, and a little more; then by exact weights.
   T* values = c.next_values();
   std::int32_t* ids = c.next_ids();
-  const T low = below_power<T>(c.scale, std::log2(min_p) - 1e-9);
+  const double power = std::max(std::log2(min_p) - 1e-9, kLowestPower);
+  const T low =
+      first_that<T>(c.scale.greatest + power / c.scale.rate(), [&](T x) { return power_of(x, c.scale) >= power; });
   const std::size_t near = c.passes.collect(c.tokens, low, kInfinity<T>, values, ids);
   double* weights = c.scratch.weights.at_least(near);
   c.passes.weigh(values, near, c.scale, nullptr, weights);

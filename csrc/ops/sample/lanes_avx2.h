@@ -116,14 +116,27 @@ inline Avx2F64 times_power(Avx2F64 x, Avx2F64 whole) {
 inline Avx2F64 zero_below(Avx2F64 x, Avx2F64 by, Avx2F64 limit) {
   return {_mm256_and_pd(_mm256_cmp_pd(by.value, limit.value, _CMP_NLT_UQ), x.value)};
 }
-inline Avx2F64 pinned(Avx2F64 x) {
-  asm volatile("" : "+x"(x.value));
-  return x;
-}
 inline bool are_equal(Avx2F64 a, Avx2F64 b) { return bits_of(_mm256_cmp_pd(a.value, b.value, _CMP_EQ_OQ)) == 15; }
 inline double sum(Avx2F64 x) {
   const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(x.value), _mm256_extractf128_pd(x.value, 1));
   return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
+}
+
+inline Avx2F32 operator+(Avx2F32 a, Avx2F32 b) { return {_mm256_add_ps(a.value, b.value)}; }
+inline Avx2F32 operator-(Avx2F32 a, Avx2F32 b) { return {_mm256_sub_ps(a.value, b.value)}; }
+inline Avx2F32 operator*(Avx2F32 a, Avx2F32 b) { return {_mm256_mul_ps(a.value, b.value)}; }
+inline Avx2F32 fused(Avx2F32 a, Avx2F32 b, Avx2F32 c) { return {_mm256_fmadd_ps(a.value, b.value, c.value)}; }
+inline Avx2F32 times_power(Avx2F32 x, Avx2F32 whole) {
+  const __m256i power = _mm256_slli_epi32(_mm256_castps_si256(whole.value), 23);
+  return {_mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x.value), power))};
+}
+inline Avx2F32 only_below(Avx2F32 x, Avx2F32 by, Avx2F32 limit) {
+  return {_mm256_and_ps(_mm256_cmp_ps(by.value, limit.value, _CMP_LT_OQ), x.value)};
+}
+inline double sum(Avx2F32 x) {
+  const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(x.value));
+  const __m256d high = _mm256_cvtps_pd(_mm256_extractf128_ps(x.value, 1));
+  return sum(Avx2F64{_mm256_add_pd(low, high)});
 }
 
 template <class T>
@@ -141,6 +154,7 @@ struct Avx2 {
   template <class T>
   using Lanes = typename Avx2Lanes<T>::Type;
   using Math = Avx2F64;
+  using Rough = Avx2F32;
   static constexpr std::size_t kPack = 2;
 };
 

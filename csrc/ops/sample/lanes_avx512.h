@@ -81,15 +81,28 @@ inline Avx512F64 times_power(Avx512F64 x, Avx512F64 whole) {
 inline Avx512F64 zero_below(Avx512F64 x, Avx512F64 by, Avx512F64 limit) {
   return {_mm512_maskz_mov_pd(_mm512_cmp_pd_mask(by.value, limit.value, _CMP_NLT_UQ), x.value)};
 }
-inline Avx512F64 pinned(Avx512F64 x) {
-  asm volatile("" : "+v"(x.value));
-  return x;
-}
 inline bool are_equal(Avx512F64 a, Avx512F64 b) { return _mm512_cmp_pd_mask(a.value, b.value, _CMP_EQ_OQ) == 255; }
 inline double sum(Avx512F64 x) {
   const __m256d four = _mm256_add_pd(_mm512_castpd512_pd256(x.value), _mm512_extractf64x4_pd(x.value, 1));
   const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
   return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
+}
+
+inline Avx512F32 operator+(Avx512F32 a, Avx512F32 b) { return {_mm512_add_ps(a.value, b.value)}; }
+inline Avx512F32 operator-(Avx512F32 a, Avx512F32 b) { return {_mm512_sub_ps(a.value, b.value)}; }
+inline Avx512F32 operator*(Avx512F32 a, Avx512F32 b) { return {_mm512_mul_ps(a.value, b.value)}; }
+inline Avx512F32 fused(Avx512F32 a, Avx512F32 b, Avx512F32 c) { return {_mm512_fmadd_ps(a.value, b.value, c.value)}; }
+inline Avx512F32 times_power(Avx512F32 x, Avx512F32 whole) {
+  const __m512i power = _mm512_slli_epi32(_mm512_castps_si512(whole.value), 23);
+  return {_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x.value), power))};
+}
+inline Avx512F32 only_below(Avx512F32 x, Avx512F32 by, Avx512F32 limit) {
+  return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(by.value, limit.value, _CMP_LT_OQ), x.value)};
+}
+inline double sum(Avx512F32 x) {
+  const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(x.value));
+  const __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(x.value, 1));
+  return sum(Avx512F64{_mm512_add_pd(low, high)});
 }
 
 template <class T>
@@ -107,6 +120,7 @@ struct Avx512 {
   template <class T>
   using Lanes = typename Avx512Lanes<T>::Type;
   using Math = Avx512F64;
+  using Rough = Avx512F32;
   static constexpr std::size_t kPack = 4;
 };
 

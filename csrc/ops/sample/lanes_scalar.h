@@ -90,17 +90,48 @@ inline ScalarMath times_power(ScalarMath x, ScalarMath whole) {
 inline ScalarMath zero_below(ScalarMath x, ScalarMath by, ScalarMath limit) {
   return {by.value < limit.value ? 0.0 : x.value};
 }
-// x, made before whatever is written behind: else GCC 12 undoes the side by side of several vectors, and does one after
-// the other.
-inline ScalarMath pinned(ScalarMath x) { return x; }
 // Whether all lanes are equal.
 inline bool are_equal(ScalarMath a, ScalarMath b) { return a.value == b.value; }
 inline double sum(ScalarMath x) { return x.value; }
+
+// Lanes of float, for rough estimates. Products that are added are rounded once.
+struct ScalarRough {
+  static constexpr std::size_t kLanes = 1;
+  float value;
+
+  static ScalarRough all(float x) { return {x}; }
+  static ScalarRough load(const float* from) { return {*from}; }
+};
+
+inline ScalarRough operator+(ScalarRough a, ScalarRough b) { return {a.value + b.value}; }
+inline ScalarRough operator-(ScalarRough a, ScalarRough b) { return {a.value - b.value}; }
+inline ScalarRough operator*(ScalarRough a, ScalarRough b) { return {a.value * b.value}; }
+inline ScalarRough max(ScalarRough a, ScalarRough b) { return {a.value > b.value ? a.value : b.value}; }
+inline ScalarRough fused(ScalarRough a, ScalarRough b, ScalarRough c) {
+  const double product = static_cast<double>(a.value) * static_cast<double>(b.value);
+  return {static_cast<float>(product + static_cast<double>(c.value))};
+}
+// The same as for double, with n + 1.5 * 2^23.
+inline ScalarRough times_power(ScalarRough x, ScalarRough whole) {
+  std::uint32_t bits;
+  std::uint32_t power;
+  std::memcpy(&bits, &x.value, sizeof bits);
+  std::memcpy(&power, &whole.value, sizeof power);
+  bits += power << 23;
+  std::memcpy(&x.value, &bits, sizeof bits);
+  return x;
+}
+// x where `by` is below `limit`, else 0.
+inline ScalarRough only_below(ScalarRough x, ScalarRough by, ScalarRough limit) {
+  return {by.value < limit.value ? x.value : 0.0F};
+}
+inline double sum(ScalarRough x) { return static_cast<double>(x.value); }
 
 struct Scalar {
   template <class T>
   using Lanes = ScalarLanes<T>;
   using Math = ScalarMath;
+  using Rough = ScalarRough;
   static constexpr std::size_t kPack = 1;
 };
 

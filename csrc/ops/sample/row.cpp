@@ -68,7 +68,7 @@ Error RawRow::look() {
 
 Candidates<float> RawRow::candidates() const {
   const Values<float> all{logits_, nullptr, vocab_size_, maxima_};
-  return {passes_.f32, passes_.f64, scratch_.f32, scratch_, all, {static_cast<double>(greatest_), 1.0}};
+  return {passes_, passes_.f32, scratch_.f32, scratch_, all, {static_cast<double>(greatest_), 1.0}};
 }
 
 const double* RawRow::ends() {
@@ -105,7 +105,7 @@ std::size_t RowSampler::choose(Candidates<T>& c) {
 template <class T>
 Error RowSampler::draw_from(const Passes<T>& passes, Lists<T>& lists, const T* logits, const T* maxima, double greatest,
                             const Report& report) {
-  Candidates<T> c{passes, passes_.f64, lists, scratch_, {logits, nullptr, vocab_size_, maxima}, {greatest, 1.0}};
+  Candidates<T> c{passes_, passes, lists, scratch_, {logits, nullptr, vocab_size_, maxima}, {greatest, 1.0}};
   if (mask_ != nullptr) {
     T* values = c.next_values();
     c.take(passes.pick(logits, vocab_size_, mask_, values, c.next_ids()));

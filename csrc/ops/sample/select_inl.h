@@ -9,13 +9,20 @@
 namespace trivium::sample {
 namespace {
 
-// The `width` values from x[first] on; where x ends before, a copy in `buffer` that goes on with -inf.
+// A copy of the last values of x, from x[first] on, that goes on with -inf up to `width`. Not inlined: it would take
+// registers from the loops that need it once.
 template <class T>
-inline const T* whole_run(const T* x, std::size_t size, std::size_t first, std::size_t width, T* buffer) {
-  if (size - first >= width) return x + first;
+[[gnu::noinline]] const T* padded_run(const T* x, std::size_t size, std::size_t first, std::size_t width, T* buffer) {
   for (std::size_t i = 0; i < width; ++i)
     buffer[i] = first + i < size ? x[first + i] : static_cast<T>(-__builtin_inf());
   return buffer;
+}
+
+// The `width` values from x[first] on, in `buffer` where x ends before.
+template <class T>
+inline const T* whole_run(const T* x, std::size_t size, std::size_t first, std::size_t width, T* buffer) {
+  if (size - first >= width) return x + first;
+  return padded_run(x, size, first, width, buffer);
 }
 
 template <class L, class T>

@@ -113,19 +113,19 @@ void keep_typical(Candidates<T>& c, double typical_p) {
   const double total = make_keys(keys, weights, size);
   bool has_nan = false;
   double* maxima = c.scratch.keys.maxima.at_least(num_maxima(size));
-  c.f64.greatest(keys, size, maxima, &has_nan);
+  c.table.f64.greatest(keys, size, maxima, &has_nan);
   const Values<double> all{keys, nullptr, size, maxima};
 
   std::optional<Cut<double>> cut;
   if (size > kFew && size <= kMaxGuessed) {
     KeyPool pool(keys, weights, size, c.scratch);
-    cut = guessed_cut<double>(pool, kFirstBuckets, typical_p, c.scratch.sums.at_least(kBuckets));
+    cut = guessed_cut<double>(pool, kFirstBuckets, typical_p, {0.0, 0.0}, c.scratch.sums.at_least(kBuckets));
   }
-  if (!cut) cut = exact_cut(c.f64, c.scratch, all, weights, typical_p * total);
+  if (!cut) cut = exact_cut(c.table.f64, c.scratch, all, weights, typical_p * total);
   if (!cut) return;
   double* kept = c.scratch.keys.head.at_least(size + kOverrun);
   std::int32_t* places = c.scratch.keys.head_ids.at_least(size + kOverrun);
-  std::size_t count = c.f64.collect(all, cut->value, kInfinity<double>, kept, places);
+  std::size_t count = c.table.f64.collect(all, cut->value, kInfinity<double>, kept, places);
   count = apply_cut({kept, places, count, nullptr}, *cut, kept, places);
   T* values = c.next_values();
   std::int32_t* ids = c.next_ids();

@@ -71,7 +71,7 @@ inline P weights_of(const P& x, Fn meanwhile) {
   P power = rest.map([](M r) { return r * M::all(kInverseFactorials[12]); });
 #pragma GCC unroll 16
   for (int k = 11; k >= 1; --k) {
-    power = power.map(rest, [&](M p, M r) { return pinned((p + M::all(kInverseFactorials[k])) * r); });
+    power = power.map(rest, [&](M p, M r) { return (p + M::all(kInverseFactorials[k])) * r; });
     meanwhile(k);
   }
   power = power.map(shifted, [](M p, M s) { return times_power(p + M::all(kInverseFactorials[0]), s); });
@@ -89,8 +89,7 @@ inline P guess_powers(const P& y) {
   const P rest = y.map(shifted, [](M v, M s) { return v - (s - M::all(kRounder)); });
   P power = rest.map([&](M r) { return fused(r, M::all(kTerms[7]), M::all(kTerms[6])); });
 #pragma GCC unroll 8
-  for (int k = 5; k >= 0; --k)
-    power = power.map(rest, [&](M p, M r) { return pinned(fused(p, r, M::all(kTerms[k]))); });
+  for (int k = 5; k >= 0; --k) power = power.map(rest, [&](M p, M r) { return fused(p, r, M::all(kTerms[k])); });
   return power.map(shifted, [](M p, M s) { return times_power(p, s); });
 }
 
@@ -109,13 +108,17 @@ inline P scaled_at(const T* x, M greatest, M temperature) {
   });
 }
 
-// Stores the first `count` lanes.
+// Stores the first `count` lanes; not inlined for the reason of padded_run.
 template <class P>
-inline void store_first(const P& pack, std::size_t count, double* to) {
-  if (count >= P::kLanes) return pack.store(to);
+[[gnu::noinline]] void store_some(const P& pack, std::size_t count, double* to) {
   alignas(64) double lanes[P::kLanes];
   pack.store(lanes);
   for (std::size_t i = 0; i < count; ++i) to[i] = lanes[i];
+}
+template <class P>
+inline void store_first(const P& pack, std::size_t count, double* to) {
+  if (count >= P::kLanes) return pack.store(to);
+  store_some(pack, count, to);
 }
 
 template <class L, class T, bool kDivides>
@@ -209,6 +212,53 @@ void guess_sums(const T* x, std::size_t size, const Scale& scale, double* sums) 
   }
 }
 
+// 2^(d * rate) in float. The argument is cut into a whole number and a rest before it is rounded, so that its error
+// does not grow with d. The polynomial is within 2^-22.5.
+template <class P, class R>
+inline P rough_powers(const P& distances, R rate, R rest_of_rate) {
+  constexpr float kTerms[6] = {1.00000012F, 0.69314718F, 0.24022107F, 0.05550357F, 0.0096760318F, 0.0013390863F};
+  const R shift = R::all(12582912.0F);  // 1.5 * 2^23, as kRounder
+  const P shifted = distances.map([&](R d) { return d * rate + shift; });
+  const P near = distances.map(shifted, [&](R d, R s) { return fused(d, rate, shift - s); });
+  const P rest = near.map(distances, [&](R n, R d) { return fused(d, rest_of_rate, n); });
+  P power = rest.map([&](R r) { return fused(r, R::all(kTerms[5]), R::all(kTerms[4])); });
+#pragma GCC unroll 8
+  for (int k = 3; k >= 0; --k) power = power.map(rest, [&](R p, R r) { return fused(p, r, R::all(kTerms[k])); });
+  return power.map(shifted, [](R p, R s) { return times_power(p, s); });
+}
+
+// Twice as many values at a time as in double.
+template <class L, bool kIsLimited>
+void rough_sums_below(const float* x, std::size_t size, const Scale& scale, float limit, double* sums) {
+  using R = typename L::Rough;
+  using P = Pack<R, 4>;
+  const R greatest = R::all(static_cast<float>(scale.greatest));
+  const auto near_rate = static_cast<float>(scale.rate());
+  const R rate = R::all(near_rate);
+  const R rest_of_rate = R::all(static_cast<float>(scale.rate() - static_cast<double>(near_rate)));
+  const R lowest = R::all(static_cast<float>(kLowestRoughPower / scale.rate()));
+  const R end = R::all(limit);
+  alignas(64) float buffer[kBlock];
+  for (std::size_t first = 0; first < size; first += kBlock) {
+    const float* from = whole_run(x, size, first, kBlock, buffer);
+    P parts;
+    for (R& part : parts.at) part = R::all(0.0F);
+    for (std::size_t i = 0; i < kBlock; i += P::kLanes) {
+      const P values = P::load(from + i);
+      P powers = rough_powers(values.map([&](R v) { return max(v - greatest, lowest); }), rate, rest_of_rate);
+      if constexpr (kIsLimited) powers = powers.map(values, [&](R p, R v) { return only_below(p, v, end); });
+      parts = parts.map(powers, [](R a, R b) { return a + b; });
+    }
+    sums[first / kBlock] = (sum(parts.at[0]) + sum(parts.at[1])) + (sum(parts.at[2]) + sum(parts.at[3]));
+  }
+}
+
+template <class L>
+void rough_sums(const float* x, std::size_t size, const Scale& scale, float limit, double* sums) {
+  if (limit > scale.greatest) return rough_sums_below<L, false>(x, size, scale, limit, sums);
+  rough_sums_below<L, true>(x, size, scale, limit, sums);
+}
+
 // Each of kTables places in a row adds to a column of its own, so that equal buckets side by side do not wait for each
 // other's sum; and the columns of a bucket are one cache line, since sums 4096 bytes apart would wait as if equal.
 //
@@ -265,7 +315,7 @@ constexpr Passes<T> passes_of() {
 }
 
 template <class L>
-constexpr PassTable kTable = {passes_of<L, float>(), passes_of<L, double>()};
+constexpr PassTable kTable = {passes_of<L, float>(), passes_of<L, double>(), rough_sums<L>};
 
 }  // namespace
 }  // namespace trivium::sample

@@ -1,4 +1,5 @@
-// Loops that are unrolled by the language rather than by the optimiser. Internal linkage: included by ISA files only.
+// Help for register tiles: loops that are unrolled by the language rather than by the optimiser. Internal linkage:
+// include from ISA files only.
 //
 // An array of accumulators lives in registers only if every index into it is a constant before the compiler decides
 // where it lives. GCC unrolls nested loops too late for that in some instances of a tile, and then keeps them on the
@@ -7,7 +8,7 @@
 
 #include <utility>
 
-namespace trivium::linear {
+namespace trivium {
 namespace {
 
 #define TRIV_UNROLLED __attribute__((always_inline))
@@ -23,5 +24,13 @@ template <int kCount, class Fn>
   repeat_over(fn, std::make_integer_sequence<int, kCount>{});
 }
 
+// The same pointer, of which the compiler knows nothing: what was loaded through it before is loaded again rather than
+// kept in registers that a tile needs.
+template <class T>
+[[gnu::always_inline]] inline T* reloaded(T* pointer) {
+  asm volatile("" : "+r"(pointer));
+  return pointer;
+}
+
 }  // namespace
-}  // namespace trivium::linear
+}  // namespace trivium
