@@ -107,7 +107,7 @@ struct K6Subs {  // q6_k: value = (c - 32) * (scale * s); pieces of 16
 static_assert(sizeof(K6Subs) == 64);
 
 // The values that the codes of iq4 stand for.
-inline constexpr std::int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                               1,    13,   25,  38,  53,  69,  89,  113};
+[[maybe_unused]] static constexpr std::int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                                                1,    13,   25,  38,  53,  69,  89,  113};
 
 }  // namespace trivium::linear

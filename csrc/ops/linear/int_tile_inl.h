@@ -96,8 +96,8 @@ template <class L, class F, int kRows, int kVecs>
           typename Tile::Dot dot[kRows];
           Tile::multiply(piece_group + F::kCodesAt + offset + vector_offset<L>(v, F::kBits), piece, piece_units,
                          piece_sums, stride, dot);
-          [[maybe_unused]] Floats scale;
-          [[maybe_unused]] Floats min;
+          Floats scale = L::zero();
+          Floats min = L::zero();
           if constexpr (!F::kHasColumnScale) {
             scale = F::template scale<L>(scales, reloaded(block), piece_group, kPiece, col);
           }
@@ -109,7 +109,7 @@ template <class L, class F, int kRows, int kVecs>
       unit_scales += stride;
       if constexpr (F::kIsUnpacked) {
         scales += Tile::kPieces * kPanel;
-        mins += Tile::kPieces * kPanel;
+        if constexpr (F::kHasMin) mins += Tile::kPieces * kPanel;
       }
       if constexpr (kHasSums) sums += Tile::kPieces * stride;
       ahead.template fetch<L>();
