@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+ISAS = ("scalar", "avx2", "avxvnni", "avx512", "avx512vnni")
 ISA_OBJECT = re.compile(r"trivium_\w+_(scalar|avx2|avxvnni|avx512|avx512vnni)\.dir")
 
 needs_objects = pytest.mark.skipif(
@@ -54,8 +55,8 @@ def test_objects_of_isa_files_export_their_kernel_and_nothing_else() -> None:
 
 def test_every_isa_file_is_listed_and_every_listed_kernel_has_its_file() -> None:
     for listing in (ROOT / "csrc" / "ops").glob("*/kernels.inc"):
-        listed = set(re.findall(r"^TRIV_KERNEL\(Isa::\w+, \w+?_(\w+)\)", listing.read_text(), re.MULTILINE))
+        listed = set(re.findall(r"^TRIV_KERNEL\(Isa::\w+, (\w+)\)", listing.read_text(), re.MULTILINE))
         isas = {name.rsplit("_", 1)[1] for name in listed}
-        files = {path.stem.rsplit("_", 1)[1] for path in listing.parent.glob("*_*.cpp")}
+        files = {path.stem.rsplit("_", 1)[1] for path in listing.parent.glob("*_*.cpp")} & set(ISAS)
         assert isas == files
         assert listing.read_text().rstrip().splitlines()[-1].startswith("TRIV_KERNEL(Isa::kScalar")
