@@ -28,6 +28,7 @@ from trivium.weights.quantize import quantize
 
 KVType = Literal["f32", "bf16", "i8"]
 PAGE_LEN = 16
+LIMITS = Limits(max_num_batched_tokens=400, max_logit_rows=400)
 
 
 def plan_of(
@@ -37,7 +38,7 @@ def plan_of(
     *,
     weights: str = "f32",
     kv: KVType = "f32",
-    limits: Limits = Limits(max_num_batched_tokens=400, max_logit_rows=400),
+    limits: Limits = LIMITS,
 ) -> Plan:
     """Compile a graph with all its matrices in one format."""
     formats = {name: format_named(weights) for name, shape in graph.param_shapes().items() if len(shape) == 2}
@@ -45,9 +46,7 @@ def plan_of(
     return build_plan(graph, facts)
 
 
-def native_executor(
-    plan: Plan, parameters: Mapping[str, np.ndarray], num_pages: tuple[int, ...]
-) -> NativeExecutor:
+def native_executor(plan: Plan, parameters: Mapping[str, np.ndarray], num_pages: tuple[int, ...]) -> NativeExecutor:
     """Pack float32 parameters into the plan's formats and bind them."""
     matrices = {each.name: _packed(each, parameters) for each in plan.weights if len(each.shape) == 2}
     vectors = {each.name: _vector(each, parameters) for each in plan.weights if len(each.shape) == 1}

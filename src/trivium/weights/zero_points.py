@@ -356,4 +356,5 @@ def _across_columns(words: NDArray[np.uint32], ids: NDArray[np.intp], nibble_of:
     values = np.empty((len(needed), _PER_WORD, len(words)), np.uint8)
     for column, nibble in enumerate(nibble_of):
         values[:, column] = chosen >> np.uint32(4 * nibble) & np.uint32(0x0F)
-    return values.reshape(-1, len(words))[at * _PER_WORD + ids % _PER_WORD]
+    chosen_values: NDArray[np.uint8] = values.reshape(-1, len(words))[at * _PER_WORD + ids % _PER_WORD]
+    return chosen_values

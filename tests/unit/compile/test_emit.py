@@ -25,9 +25,9 @@ from support.fused_graphs import (
 from support.pass_cases import EMBED, graph_of
 from support.plan_interpreter import PlanInterpreter
 from trivium.base.errors import InternalError
-from trivium.compile import PlanFacts, build_plan, format_named
-from trivium.compile.emit import emit, list_program
-from trivium.compile.formats import FORMATS
+from trivium.compile.build import build_plan
+from trivium.compile.emit import PlanFacts, emit, list_program
+from trivium.compile.formats import FORMATS, format_named
 from trivium.compile.options import PassOptions
 from trivium.compile.pipeline import PASSES, run_passes
 from trivium.ir.graph import Graph
@@ -173,7 +173,8 @@ def test_more_layers_use_the_same_bytes_again() -> None:
     shallow, deep = plans
     assert deep.buffers == shallow.buffers
     assert deep.arena_bytes == shallow.arena_bytes
-    assert len(deep.programs["base"].instructions) == len(shallow.programs["base"].instructions) + 6 * 9  # heads of 8: rounded apart
+    # heads of 8 are rounded apart: nine instructions a layer
+    assert len(deep.programs["base"].instructions) == len(shallow.programs["base"].instructions) + 6 * 9
 
 
 def test_residuals_stay_where_they_are() -> None:
