@@ -23,8 +23,7 @@ from support.pass_cases import (
 from support.plan_interpreter import PlanInterpreter
 from trivium.base.errors import InternalError
 from trivium.cache.spec import KVGroup, KVSpec
-from trivium.compile import PlanFacts
-from trivium.compile.emit import emit
+from trivium.compile.emit import PlanFacts, emit
 from trivium.compile.pipeline import run_passes
 from trivium.config.model import LayerConfig, ModelConfig
 from trivium.ir.graph import Graph
