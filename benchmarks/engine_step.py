@@ -1,11 +1,13 @@
 """Python time per step: the whole engine loop with an executor that costs nothing, from `step()` to packed deltas.
 
-    python benchmarks/engine_step.py [--requests 1,4,16,64,128] [--rounds 7] [--steps 200] [--tokenizer smollm2]
+    python benchmarks/engine_step.py [--requests 1,4,16,64,128] [--rounds 7] [--steps 200] [--cold]
 
 Every request decodes an English text with the model's own tokenizer, every fourth one with stop strings, and each
 step's news are packed as the engine process packs them. Prints p50 and p99 of a step, the executor's own calls left
-out; then the same step taken apart, in rounds of their own, since a stopwatch costs time too. Rounds of all sizes are
-interleaved; a figure is the median over rounds.
+out; then the median of each part of a step, in rounds of their own, since a stopwatch costs time too. Times are
+seconds of the thread's CPU, which a busy neighbour stretches less than others. Rounds of all sizes are interleaved; a
+figure is the median over rounds. With `--cold` the executor reads 128 MB in every step, as one that reads weights does,
+so that Python finds none of its data in the caches.
 """
 
 from __future__ import annotations
@@ -24,76 +26,50 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from support.tiny_tokenizers import byte_level
-from trivium.assembly import load_tokenizer, open_model
-from trivium.base.clock import SystemClock
-from trivium.base.errors import TriviumError
-from trivium.cache.spec import KVGroup, KVSpec
-from trivium.config.options import ScheduleOptions
-from trivium.config.resolve import options_from
+from loops import PAGE_LEN, TextExecutor, find_tokenizer, make_loop, text_ids
+
 from trivium.config.sampling import SamplingParams
 from trivium.engine import loop as loop_module
-from trivium.engine.admit import ModelLimits
-from trivium.engine.loop import EngineLoop
 from trivium.engine.messages import Deltas, Submit
 from trivium.engine.wire import encode
-from trivium.sampling.batch import Sampled, SampleRow
-from trivium.schedule.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from trivium.schedule.step import Step
+    from trivium.engine.loop import EngineLoop
     from trivium.tokens.tokenizer import Tokenizer
 
-PAGE_LEN = 16
 PROMPT_LEN = 128
-TEXT = Path(__file__).parents[1] / "ARCHITECTURE.md"
-PARTS = ("choose", "build", "describe rows", "read tokens", "commit", "pack")
+COLD_BYTES = 128 << 20
+PARTS = ("choose", "describe rows", "read tokens", "commit", "pack")
 """What a step is made of; `rest` is what none of them has."""
 
 
-class FreeExecutor:
-    """Draws the tokens of a text, whatever the step; `seconds` is what its calls took."""
+class ReadingExecutor(TextExecutor):
+    """Reads so many bytes in every step."""
 
-    def __init__(self, text_ids: Sequence[int], num_pages: int, max_rows: int) -> None:
-        self.kv_spec = KVSpec((KVGroup("full", (0,), 1024),), PAGE_LEN)
-        self.num_pages = (num_pages,)
-        self._ids = np.resize(np.array(text_ids, np.int32), len(text_ids) + max_rows)
-        self._period = len(text_ids)
-        self._at = 0
-        self.seconds = 0.0
+    def __init__(self, text_ids: Sequence[int], num_pages: int, num_bytes: int) -> None:
+        super().__init__(text_ids, num_pages)
+        self._weights = np.ones(num_bytes // 8)
 
-    def forward(self, step: Step) -> None:
-        """Take a step."""
-        del step
-
-    def sample(self, rows: Sequence[SampleRow], masks: Any = None) -> Sampled:
-        """Draw the next token of the text for the first row, the one after it for the second, and so on."""
-        del masks
-        began = time.perf_counter()
-        self._at = (self._at + 1) % self._period
-        count = len(rows)
-        sampled = Sampled(token_ids=self._ids[self._at : self._at + count], logprobs=[None] * count)
-        self.seconds += time.perf_counter() - began
-        return sampled
-
-    def close(self) -> None:
-        """Nothing to give back."""
+    def work(self, num_tokens: int) -> None:
+        """Read the weights, if there are any."""
+        del num_tokens
+        self._weights.sum()
 
 
 class Stopwatch:
-    """Seconds per part of the steps since `start`."""
+    """Seconds of each call of each part; every part is called once per step."""
 
     def __init__(self) -> None:
-        self.seconds = dict.fromkeys(PARTS, 0.0)
+        self.seconds: dict[str, list[float]] = {part: [] for part in PARTS}
 
     def timed(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap `call` so that its time counts for `part`."""
-        seconds, now = self.seconds, time.perf_counter
+        note, now = self.seconds[part].append, time.thread_time
 
         def measured(*given: Any, **named: Any) -> Any:
             began = now()
             result = call(*given, **named)
-            seconds[part] += now() - began
+            note(now() - began)
             return result
 
         return measured
@@ -102,56 +78,23 @@ class Stopwatch:
     def watching(self, loop: EngineLoop) -> Iterator[None]:
         """Time the parts of this loop's steps until the block ends."""
         scheduler = loop._scheduler  # noqa: SLF001  (taken apart on purpose)
-        builder = scheduler._builder  # noqa: SLF001
         with (
             patch.object(scheduler, "next", self.timed("choose", scheduler.next)),
             patch.object(scheduler, "commit", self.timed("commit", scheduler.commit)),
-            patch.object(builder, "build", self.timed("build", builder.build)),
             patch.object(loop_module, "sample_rows", self.timed("describe rows", loop_module.sample_rows)),
             patch.object(loop_module, "read_step", self.timed("read tokens", loop_module.read_step)),
         ):
             yield
-        self.seconds["choose"] -= self.seconds["build"]
 
 
-def find_tokenizer(name: str) -> tuple[Tokenizer, int]:
-    """Return the tokenizer of a model that is on this machine, else a tiny one, and its vocabulary."""
-    try:
-        options = options_from({"model": name, "offline": True})
-        model = open_model(options)
-        return load_tokenizer(options, model), model.config.vocab_size
-    except TriviumError as error:
-        print(f"{error}\n-> the tiny byte tokenizer instead")
-        tokenizer = byte_level()
-        return tokenizer, tokenizer.vocab_size
-
-
-def make_loop(
-    tokenizer: Tokenizer, vocab_size: int, num_requests: int, num_steps: int
-) -> tuple[EngineLoop, FreeExecutor]:
+def decoding_loop(
+    tokenizer: Tokenizer, vocab_size: int, num_requests: int, num_steps: int, *, is_cold: bool
+) -> tuple[EngineLoop, TextExecutor]:
     """Make a loop in which `num_requests` requests have read their prompts and will decode for `num_steps` steps."""
-    text_ids = tokenizer.encode(TEXT.read_text(), add_special_tokens=False)
     max_model_len = PROMPT_LEN + num_steps + 8
-    executor = FreeExecutor(text_ids, num_requests * (max_model_len // PAGE_LEN + 2), max(num_requests, 512))
-    scheduler = Scheduler(
-        ScheduleOptions(max_num_seqs=num_requests, max_num_batched_tokens=512),
-        executor.kv_spec,
-        executor.num_pages,
-        max_model_len,
-        prefix_cache=True,
-        clock=SystemClock(),
-    )
-    limits = ModelLimits(
-        vocab_size=vocab_size,
-        max_model_len=max_model_len,
-        end_ids=tokenizer.eos_ids,
-        namespace=("benchmark",),
-        rope_variant=lambda reach: (),
-        bad_word_ids=lambda text: (),
-    )
-    loop = EngineLoop(
-        executor=executor, scheduler=scheduler, tokenizer=tokenizer, limits=limits, info={}, clock=SystemClock()
-    )
+    num_pages = num_requests * (max_model_len // PAGE_LEN + 2)
+    executor = ReadingExecutor(text_ids(tokenizer), num_pages, COLD_BYTES if is_cold else 0)
+    loop = make_loop(executor, tokenizer, vocab_size, num_requests=num_requests, max_model_len=max_model_len)
     for idx in range(num_requests):
         prompt = [(idx * 7919 + k * 104729) % vocab_size for k in range(PROMPT_LEN)]
         stop = ("\n\n\n\n", "The End", "User:") if idx % 4 == 0 else ()
@@ -162,24 +105,24 @@ def make_loop(
     return loop, executor
 
 
-def run_steps(loop: EngineLoop, executor: FreeExecutor, num_steps: int, pack: Callable[[Any], bytes]) -> list[float]:
+def run_steps(loop: EngineLoop, executor: TextExecutor, num_steps: int, pack: Callable[[Any], bytes]) -> list[float]:
     """Return the microseconds of each step, without those of the executor."""
     times = []
     for _ in range(num_steps):
         executor.seconds = 0.0
-        began = time.perf_counter()
+        began = time.thread_time()
         pack(Deltas(1, loop.step()))
-        times.append((time.perf_counter() - began - executor.seconds) * 1e6)
+        times.append((time.thread_time() - began - executor.seconds) * 1e6)
     return times
 
 
-def take_apart(loop: EngineLoop, executor: FreeExecutor, num_steps: int) -> dict[str, float]:
+def take_apart(loop: EngineLoop, executor: TextExecutor, num_steps: int) -> dict[str, float]:
     """Return the microseconds per step of each part, and of the rest."""
     watch = Stopwatch()
     with watch.watching(loop):
         times = run_steps(loop, executor, num_steps, watch.timed("pack", encode))
-    parts = {part: seconds * 1e6 / num_steps for part, seconds in watch.seconds.items()}
-    return {**parts, "rest": statistics.fmean(times) - sum(parts.values())}
+    parts = {part: statistics.median(seconds) * 1e6 for part, seconds in watch.seconds.items()}
+    return {**parts, "rest": statistics.median(times) - sum(parts.values())}
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -193,7 +136,8 @@ def main() -> None:
     parser.add_argument("--requests", default="1,4,16,64,128")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--tokenizer", default="smollm2")
+    parser.add_argument("--tokenizer", default="smollm2", help="model whose tokenizer to use")
+    parser.add_argument("--cold", action="store_true", help="read 128 MB between two steps")
     parser.add_argument("--whole-only", action="store_true", help="leave out the parts")
     options = parser.parse_args()
     sizes = [int(size) for size in options.requests.split(",")]
@@ -202,7 +146,7 @@ def main() -> None:
     parts: dict[int, list[dict[str, float]]] = {size: [] for size in sizes}
     for _ in range(options.rounds):
         for size in sizes:
-            loop, executor = make_loop(tokenizer, vocab_size, size, 2 * options.steps)
+            loop, executor = decoding_loop(tokenizer, vocab_size, size, 2 * options.steps, is_cold=options.cold)
             times = run_steps(loop, executor, options.steps, encode)
             middles[size].append((statistics.median(times), percentile(times, 0.99)))
             if not options.whole_only:

@@ -29,6 +29,7 @@ from trivium.base.errors import CapacityError
 from trivium.config.sampling import SamplingParams
 from trivium.engine.loop import EngineLoop
 from trivium.engine.messages import Submit
+from trivium.kernels import native
 
 SHARED = tuple(range(40, 75))
 """A prefix that ends inside a page for every page length but 1 and 5."""
@@ -63,21 +64,26 @@ prompts = st.builds(
 
 
 @cache
-def _reference() -> EngineLoop:
-    return tiny_loop(prefix_cache=False, max_num_batched_tokens=512, max_num_seqs=4, page_len=1)
+def _alone(executor: str, page_len: int) -> EngineLoop:
+    """An engine for one request at a time; the bits of a law are those of one executor."""
+    return tiny_loop(
+        executor=executor, page_len=page_len, prefix_cache=False, max_num_batched_tokens=512, max_num_seqs=4
+    )
 
 
 class CrowdedEngine(RuleBasedStateMachine):
     """Requests come, run, and go, in an engine that is always short of something."""
 
     open_requests = Bundle("open_requests")
+    executor = "reference"
     page_len = 16
+    lonely_page_len = 1
     chunk = 7
     memory = "32KiB"
 
     def __init__(self) -> None:
         super().__init__()
-        self.loop = _engine(self.page_len, self.chunk, self.memory)
+        self.loop = _engine(self.executor, self.page_len, self.chunk, self.memory)
         self.submitted: dict[str, tuple[tuple[int, ...], SamplingParams]] = {}
         self.answers: dict[str, Answers] = {}
         self.count = 0
@@ -136,7 +142,7 @@ class CrowdedEngine(RuleBasedStateMachine):
 
     def _compare(self, name: str, output: RequestOutput) -> None:
         prompt, chosen = self.submitted[name]
-        alone = run_alone(_reference(), prompt, chosen)
+        alone = run_alone(_alone(self.executor, self.lonely_page_len), prompt, chosen)
         assert output.error is None
         for ours, theirs in zip(output.outputs, alone.outputs, strict=True):
             assert ours.token_ids == theirs.token_ids, name
@@ -147,9 +153,14 @@ class CrowdedEngine(RuleBasedStateMachine):
 
 
 @cache
-def _engine(page_len: int, chunk: int, memory: str) -> EngineLoop:
+def _engine(executor: str, page_len: int, chunk: int, memory: str) -> EngineLoop:
     return tiny_loop(
-        page_len=page_len, max_num_batched_tokens=chunk, max_num_seqs=6, kv_cache_memory=memory, max_queue=8
+        executor=executor,
+        page_len=page_len,
+        max_num_batched_tokens=chunk,
+        max_num_seqs=6,
+        kv_cache_memory=memory,
+        max_queue=8,
     )
 
 
@@ -161,6 +172,13 @@ class OneTokenPages(CrowdedEngine):
     memory = "28KiB"
 
 
+class NativeEngine(CrowdedEngine):
+    """The compiled plan: the same crowd over native kernels."""
+
+    executor = "native"
+    lonely_page_len = 16
+
+
 QUICK = settings(max_examples=12, stateful_step_count=16, deadline=None, suppress_health_check=list(HealthCheck))
 LONG = settings(max_examples=400, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -168,9 +186,12 @@ TestCrowdedEngine = CrowdedEngine.TestCase
 TestCrowdedEngine.settings = QUICK
 TestOneTokenPages = OneTokenPages.TestCase
 TestOneTokenPages.settings = QUICK
+if native.load() is not None:
+    TestNativeEngine = NativeEngine.TestCase
+    TestNativeEngine.settings = QUICK
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("machine", [CrowdedEngine, OneTokenPages])
+@pytest.mark.parametrize("machine", [CrowdedEngine, OneTokenPages, NativeEngine])
 def test_hundreds_of_crowds_change_no_bit(machine: type[CrowdedEngine]) -> None:
     run_state_machine_as_test(machine, settings=LONG)

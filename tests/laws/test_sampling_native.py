@@ -61,7 +61,7 @@ def sample_rows(draw: st.DrawFn, vocab_size: int) -> SampleRow:
             "target": st.one_of(st.none(), st.none(), tokens),
         })
     )
-    return row(tokens=known, position=position, prompt_len=draw(st.integers(1, position)), **params)
+    return row(tokens=known, position=position, prompt_len=draw(st.integers(1, position + 3)), **params)
 
 
 @st.composite

@@ -74,19 +74,20 @@ std::optional<Cut<T>> cut_sorted(const T* order, const double* weights, std::siz
   return std::nullopt;
 }
 
-// What lies below all members, and by how much the sums may be wrong.
+// What lies below all members, and by how much that may be wrong.
 struct Rest {
   double weight;
   double error;
 };
 
-// Cuts where the sum reaches `share` of all. A Pool holds members, all at first:
+// Cuts where the sum reaches `share` of all; sums may be wrong by `slack` of all. A Pool holds members, all at first:
 //   void sum(const Buckets&, double* sums)             sums of the weights of each bucket
 //   size_t narrow(const Buckets&, size_t bucket)       keeps the members of one bucket, returns how many
 //   bool are_equal()                                   whether all members have one value
 //   optional<Cut> cut(const Goal&)                     by cut_equals, or cut_sorted
 template <class T, class Pool>
-std::optional<Cut<T>> guessed_cut(Pool& pool, Buckets buckets, double share, const Rest& rest, double* sums) {
+std::optional<Cut<T>> guessed_cut(Pool& pool, Buckets buckets, double share, double slack, const Rest& rest,
+                                  double* sums) {
   constexpr std::size_t kFewMembers = 64;
   constexpr int kMaxDivisions = 4;
   Goal goal{0.0, 0.0, 0.0};
@@ -95,7 +96,7 @@ std::optional<Cut<T>> guessed_cut(Pool& pool, Buckets buckets, double share, con
     if (division == 0) {
       double total = rest.weight;
       for (std::size_t b = 0; b < kBuckets; ++b) total += sums[b];
-      goal = {0.0, share * total, kSlack * total + rest.error};
+      goal = {0.0, share * total, slack * total + rest.error};
     }
     std::size_t bucket = 0;
     while (bucket < kBuckets && goal.before + sums[bucket] < goal.goal) goal.before += sums[bucket++];

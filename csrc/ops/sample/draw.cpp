@@ -49,7 +49,7 @@ std::optional<std::size_t> guessed_place(const Candidates<T>& c, double random) 
     if (const auto place = guessed_place(c, random, sums, kRoughSlack)) return place;
   }
   c.passes.guess_sums(c.tokens.values, size, c.scale, sums);
-  return guessed_place(c, random, sums, kSlack);
+  return guessed_place(c, random, sums, slack_of(size));
 }
 
 // The contract's own sums.

@@ -16,9 +16,9 @@ std::size_t index(std::int32_t token) { return static_cast<std::size_t>(token); 
 // Whether the tokens before `position` end with `rest`, all of it in the output.
 bool ends_with(const Row& row, const RowLists& lists, std::span<const std::int32_t> rest) {
   const std::size_t end = lists.history_start + lists.history.size();
+  if (row.position < row.prompt_len + rest.size()) return false;
   if (rest.empty()) return true;
   if (end != row.position || rest.size() > lists.history.size()) return false;
-  if (row.position < row.prompt_len + rest.size()) return false;
   return std::equal(rest.begin(), rest.end(), lists.history.end() - static_cast<std::ptrdiff_t>(rest.size()));
 }
 

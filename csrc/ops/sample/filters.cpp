@@ -9,11 +9,12 @@
 namespace trivium::sample {
 namespace {
 
-// Sixteen buckets per halving of the weight: 16 halvings, and the rest in the last bucket.
-constexpr Buckets kFirstBuckets{0.0, 16.0};
+// Of all tokens, eight buckets per halving of the weight: 32 halvings, and the rest in the last bucket.
+constexpr Buckets kAllBuckets{0.0, 8.0};
 
 // So far below the greatest value are the tokens whose weights are looked at one by one, if these are few: 11 nats.
 constexpr double kNearPowers = 16.0;
+constexpr Buckets kNearBuckets{0.0, static_cast<double>(kBuckets) / kNearPowers};
 constexpr std::size_t kMostNear = 8192;
 
 // The T nearest to `value`, as a finite one.
@@ -152,7 +153,8 @@ bool keep_top_p_of_near(Candidates<float>& c, double top_p) {
   ValuePool<float> pool(c, near);
   // As for kRoughSlack: the |d| of the rest, weighted, average to 14.6 - log(rest) at most. That is below 45 unless the
   // rest is below 1e-13; so it is wrong by (45 + 9) * 2^-24 < kRoughSlack of itself.
-  const auto cut = guessed_cut<float>(pool, kFirstBuckets, top_p, {rest, kRoughSlack * rest}, sums);
+  const auto cut =
+      guessed_cut<float>(pool, kNearBuckets, top_p, slack_of(c.tokens.size), {rest, kRoughSlack * rest}, sums);
   if (cut) keep(c, near, *cut);
   return cut.has_value();
 }
@@ -160,7 +162,8 @@ bool keep_top_p_of_near(Candidates<float>& c, double top_p) {
 template <class T>
 std::optional<Cut<T>> guessed_top_p(const Candidates<T>& c, double top_p) {
   ValuePool<T> pool(c, c.tokens);
-  return guessed_cut<T>(pool, kFirstBuckets, top_p, {0.0, 0.0}, c.scratch.sums.at_least(kBuckets));
+  return guessed_cut<T>(pool, kAllBuckets, top_p, slack_of(c.tokens.size), {0.0, 0.0},
+                        c.scratch.sums.at_least(kBuckets));
 }
 
 }  // namespace

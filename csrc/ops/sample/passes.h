@@ -2,7 +2,7 @@
 //
 // Two kinds of arithmetic. The contract's own (`weigh`, `total`) has the same bits at every level: IEEE double
 // operations, each rounded, no fused multiply-add, sums from left to right. Estimates (the others)
-// are several times faster, may differ between levels, and never decide a close call: see kSlack and kRoughSlack.
+// are several times faster, may differ between levels, and never decide a close call: see slack_of and kRoughSlack.
 //
 // Letters: N values of one row, T float or double. Values may be -inf (weight 0), not NaN but for `greatest`.
 #pragma once
@@ -31,12 +31,15 @@ inline constexpr std::size_t kBuckets = 256;
 // Elements past the last one that an output of `collect` or `pick` must have room for: vectors are stored whole.
 inline constexpr std::size_t kOverrun = 16;
 
-// Bounds |estimated - exact| / total for sums of at most kMaxGuessed weights, and for differences of two of them. Each
-// estimated weight is within 1e-10 (tests/test_sample_passes.cpp); 2^21 additions round to 2^-32 at most.
-inline constexpr double kSlack = 1e-9;
+// How far an estimated sum of weights, or a difference of two, may be from the exact one, as a share of all weights.
+// The exact sum of N weights is within N * 2^-53 of the true one, and so is an estimated sum of 2e-12, a bound on the
+// error of estimated weights (tests/test_sample_passes.cpp) and of adding them in blocks.
+constexpr double slack_of(std::size_t size) { return 2.0 * (static_cast<double>(size) * 0x1p-53 + 2e-12); }
+
+// Rows of more are left to the exact sums.
 inline constexpr std::size_t kMaxGuessed = std::size_t{1} << 21;
 
-// The same bound for sums of `rough_sums`. With d = (x - greatest) / temperature and u = 2^-24, a weight is wrong by
+// The same for sums of `rough_sums`. With d = (x - greatest) / temperature and u = 2^-24, a weight is wrong by
 // |d| u for rounding x - greatest, and by 4 u for the rest. Weighted by themselves, the |d| average to the entropy of
 // the distribution less log(sum of the weights), so to log(2^21) < 14.6 at most: sums are within 14.6 u + 2 u, and
 // chains of eight additions add 7 u. A difference of two is within twice that: 48 u < 3e-6.
@@ -98,7 +101,7 @@ struct Passes {
   // The contract's sum of all weights, and in ends [ceil(N / kBlock)] the running sum behind each block.
   double (*total)(const T* x, std::size_t size, const Scale& scale, double* ends);
 
-  // Estimated weights; and estimated sums of each block.
+  // Estimated weights, within 1.5e-12; and estimated sums of each block.
   void (*guess)(const T* x, std::size_t size, const Scale& scale, double* weights);
   void (*guess_sums)(const T* x, std::size_t size, const Scale& scale, double* sums);
 

@@ -82,8 +82,10 @@ inline bool may_hold(const Values<T>& x, std::size_t first, Fn passes) {
   return bits != 0;
 }
 
-template <class L, class T>
-std::size_t collect(const Values<T>& x, T low, T high, T* values, std::int32_t* ids) {
+enum class Ids { kNone, kOwn, kPlaces };
+
+template <class L, class T, Ids kind>
+std::size_t collect_with(const Values<T>& x, T low, T high, T* values, std::int32_t* ids) {
   using V = typename L::template Lanes<T>;
   const V lowest = V::all(low);
   const V highest = V::all(high);
@@ -92,17 +94,25 @@ std::size_t collect(const Values<T>& x, T low, T high, T* values, std::int32_t* 
   for (std::size_t first = 0; first < x.size; first += kChunk) {
     if (!may_hold<V>(x, first, [&](V lanes) { return at_least(lanes, lowest); })) continue;
     const T* from = whole_run(x.values, x.size, first, kChunk, buffer);
-    for (std::size_t i = 0; i < kChunk; i += V::kLanes) {
+    // Without a branch on `bits`: in the middle of a row it could not be foretold.
+    const std::size_t end = x.size - first < kChunk ? x.size - first : kChunk;
+    for (std::size_t i = 0; i < end; i += V::kLanes) {
       const V lanes = V::load(from + i);
       const unsigned bits = at_least(lanes, lowest) & at_least(highest, lanes);
-      if (bits == 0) continue;
       compress(lanes, bits, values + count);
-      if (ids != nullptr && x.ids == nullptr) compress_range(lanes, first + i, bits, ids + count);
-      if (ids != nullptr && x.ids != nullptr) compress_ids(lanes, x.ids + first + i, bits, ids + count);
+      if (kind == Ids::kOwn) compress_ids(lanes, x.ids + first + i, bits, ids + count);
+      if (kind == Ids::kPlaces) compress_range(lanes, first + i, bits, ids + count);
       count += static_cast<std::size_t>(__builtin_popcount(bits));
     }
   }
   return count;
+}
+
+template <class L, class T>
+std::size_t collect(const Values<T>& x, T low, T high, T* values, std::int32_t* ids) {
+  if (ids == nullptr) return collect_with<L, T, Ids::kNone>(x, low, high, values, ids);
+  if (x.ids != nullptr) return collect_with<L, T, Ids::kOwn>(x, low, high, values, ids);
+  return collect_with<L, T, Ids::kPlaces>(x, low, high, values, ids);
 }
 
 template <class L, class T>

@@ -119,7 +119,8 @@ void keep_typical(Candidates<T>& c, double typical_p) {
   std::optional<Cut<double>> cut;
   if (size > kFew && size <= kMaxGuessed) {
     KeyPool pool(keys, weights, size, c.scratch);
-    cut = guessed_cut<double>(pool, kFirstBuckets, typical_p, {0.0, 0.0}, c.scratch.sums.at_least(kBuckets));
+    cut = guessed_cut<double>(pool, kFirstBuckets, typical_p, slack_of(size), {0.0, 0.0},
+                              c.scratch.sums.at_least(kBuckets));
   }
   if (!cut) cut = exact_cut(c.table.f64, c.scratch, all, weights, typical_p * total);
   if (!cut) return;

@@ -19,7 +19,7 @@ from trivium.base.ids import FinishReason, RequestId
 from trivium.engine.admit import Answer, ModelLimits, admit
 from trivium.engine.messages import Delta, Submit
 from trivium.engine.output import accepted, failed, read_step, sample_rows
-from trivium.engine.stats import EngineStats
+from trivium.engine.stats import EngineStats, StepTimes
 
 if TYPE_CHECKING:
     from trivium.base.clock import Clock
@@ -64,7 +64,9 @@ class EngineLoop:
         self._choices: dict[str, list[RequestId]] = {}
         self._with_deadline: set[RequestId] = set()
         self._pending: list[Delta] = []
+        self._last_step: tuple[ScheduledStep | None, list[Answer]] = (None, [])
         self._stats = EngineStats()
+        self._times = StepTimes(self._stats)
 
     @property
     def has_work(self) -> bool:
@@ -112,21 +114,21 @@ class EngineLoop:
 
     def step(self) -> list[Delta]:
         """Run one step and return its news, along with what was pending."""
-        self._end_overdue()
+        if self._with_deadline:
+            self._end_overdue()
         began = time.perf_counter()
         scheduled = self._scheduler.next()
         if scheduled is not None:
             chosen = time.perf_counter()
             self._run(scheduled)
-            self._stats.scheduler_seconds_total += chosen - began
-            self._stats.observe_step(time.perf_counter() - began)
-            self._check()
+            self._times.note(began, chosen, time.perf_counter())
+            if self._check_accounting:
+                self._check()
         deltas, self._pending = self._pending, []
         return deltas
 
     def _run(self, scheduled: ScheduledStep) -> None:
-        entries = scheduled.entries
-        answers = [self._answers[entry.request.request_id] for entry in entries]
+        entries, answers = scheduled.entries, self._answers_of(scheduled)
         try:
             rows = sample_rows(entries, answers)
             self._executor.forward(scheduled.step)
@@ -145,9 +147,16 @@ class EngineLoop:
                 return
             raise
         self._pending += news
-        self._stats.generation_tokens_total += sum(len(outcome.tokens) for outcome in outcomes)
         for request in self._scheduler.commit(scheduled, outcomes):
             self._close(self._answers[request.request_id], request.finish_reason or FinishReason.LENGTH)
+
+    def _answers_of(self, scheduled: ScheduledStep) -> list[Answer]:
+        """Return the answers to a step's entries: those of the step before when it is the same record, moved on."""
+        known, answers = self._last_step
+        if known is not scheduled:
+            answers = [self._answers[entry.request.request_id] for entry in scheduled.entries]
+            self._last_step = scheduled, answers
+        return answers
 
     def _fail_step(self, scheduled: ScheduledStep, error: BaseException) -> None:
         """End every answer of a step that went wrong; their KV of this step is never recorded as computed."""
@@ -160,8 +169,6 @@ class EngineLoop:
             self._end(entry.request, InternalError(message))
 
     def _end_overdue(self) -> None:
-        if not self._with_deadline:
-            return
         now_s = self._clock.now_s()
         for request_id in tuple(self._with_deadline):
             answer = self._answers[request_id]
@@ -190,8 +197,6 @@ class EngineLoop:
         counts[reason.value] = counts.get(reason.value, 0) + 1
 
     def _check(self) -> None:
-        if not self._check_accounting:
-            return
         for difference in self.check():
             logger.error("page accounting: %s", difference)
             self._stats.accounting_differences_total += 1
@@ -230,6 +235,8 @@ class EngineLoop:
         record.kv_waste = now.waste
         record.prefix_query_tokens_total, record.prefix_hit_tokens_total = now.queried_tokens, now.hit_tokens
         record.preemptions_total = now.num_preemptions
+        record.generation_tokens_total = now.drawn_tokens
+        self._times.count()
         built: dict[str, object] = msgspec.to_builtins(record)
         return built
 

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trivium.base.errors import InternalError, TriviumError
@@ -38,13 +38,12 @@ def sample_rows(entries: Sequence[Entry], answers: Sequence[Answer]) -> list[Sam
     """
     rows: list[SampleRow] = []
     for entry, answer in zip(entries, answers, strict=True):
-        if entry.num_scored:
+        if entry.num_rows > entry.draws:
             rows.extend(_scored_rows(entry, answer))
         if entry.draws:
             row = answer.draw_row
             row.position = entry.start + entry.num_tokens
-            if row.params.min_tokens:
-                row.held_back_ids = answer.automaton.held_back_ids
+            row.held_back_ids = answer.automaton.held_back_ids
             rows.append(row)
     return rows
 
@@ -78,73 +77,59 @@ def read_step(
     Returns:
         What the scheduler records, one per entry; and the news for the clients, of those that have any.
     """
-    reader = _StepReader(rows, sampled)
-    outcomes = [reader.read(entry, answer) for entry, answer in zip(entries, answers, strict=True)]
-    return outcomes, reader.news
-
-
-class _StepReader:
-    """The sampler's answer as plain lists, and what the clients are to be told."""
-
-    def __init__(self, rows: Sequence[SampleRow], sampled: Sampled) -> None:
-        chosen = sampled.chosen_logprobs
-        self._rows = rows
-        self._errors = sampled.errors
-        self._logprobs = sampled.logprobs
-        self._tokens: list[int] = sampled.token_ids.tolist()
-        self._chosen: list[float] | None = None if chosen is None else chosen.tolist()
-        self.news: list[Delta] = []
-
-    def read(self, entry: Entry, answer: Answer) -> Outcome:
-        """Read the rows of one entry."""
-        if self._errors and (outcome := self._failure(entry, answer)) is not None:
-            return outcome
-        if entry.num_scored:
+    tokens: list[TokenId] = sampled.token_ids.tolist()
+    outcomes: list[Outcome] = []
+    news: list[Delta] = []
+    for entry, answer in zip(entries, answers, strict=True):
+        if sampled.errors and (error := _first_error(entry, sampled.errors)) is not None:
+            outcomes.append(Outcome((), FinishReason.ERROR))
+            news.append(failed(answer, error))
+            continue
+        if entry.num_rows > entry.draws:
             for row in range(entry.first_row, entry.first_row + entry.num_scored):
-                answer.prompt_logprobs[self._rows[row].position] = self._logprobs[row]
+                answer.prompt_logprobs[rows[row].position] = sampled.logprobs[row]
+        request = answer.request
         if entry.draws:
-            return self._draw(answer, entry.first_row + entry.num_rows - 1)
-        request = answer.request
-        if request.limit_len == request.prompt_len == entry.start + entry.num_tokens:
-            self.news.append(_scored(answer))
-            return Outcome((), FinishReason.LENGTH)
-        return _GOES_ON
+            row = entry.first_row + entry.num_rows - 1
+            if sampled.chosen_logprobs is not None:
+                answer.cumulative_logprob += float(sampled.chosen_logprobs[row])
+            outcome, drawn = _read_token(answer, tokens[row], sampled.logprobs[row])
+            outcomes.append(outcome)
+            news.append(drawn)
+        elif request.limit_len == request.prompt_len == entry.start + entry.num_tokens:
+            outcomes.append(Outcome((), FinishReason.LENGTH))
+            news.append(_scored(answer))
+        else:
+            outcomes.append(_GOES_ON)
+    return outcomes, news
 
-    def _failure(self, entry: Entry, answer: Answer) -> Outcome | None:
-        for row in range(entry.first_row, entry.first_row + entry.num_rows):
-            if row in self._errors:
-                self.news.append(failed(answer, InternalError(self._errors[row])))
-                return Outcome((), FinishReason.ERROR)
-        return None
 
-    def _draw(self, answer: Answer, row: int) -> Outcome:
-        request = answer.request
-        token = self._tokens[row]
-        progress = answer.automaton.advance(token)
-        text, finish = progress.text, progress.finish
-        num_tokens = len(request.tokens)
-        if finish is None and num_tokens + 1 >= request.end_len:
-            finish = FinishReason.LENGTH
-            text += answer.automaton.finish(finish)
-        if self._chosen is not None:
-            answer.cumulative_logprob += self._chosen[row]
-        logprobs = self._logprobs[row]
-        self.news.append(
-            Delta(
-                request_id=answer.user_id,
-                choice=request.choice,
-                first_token=num_tokens - request.prompt_len,
-                token_ids=[token],
-                text=text,
-                logprobs=None if logprobs is None else [logprobs],
-                prompt_logprobs=None if answer.is_prompt_reported else _take_prompt_logprobs(answer),
-                cached_len=request.cached_len,
-                finish_reason=None if finish is None else finish.value,
-                stop_reason=progress.stop_reason,
-                cumulative_logprob=answer.cumulative_logprob,
-            )
-        )
-        return Outcome((TokenId(token),), finish)
+def _first_error(entry: Entry, errors: Mapping[int, str]) -> InternalError | None:
+    rows = range(entry.first_row, entry.first_row + entry.num_rows)
+    return next((InternalError(errors[row]) for row in rows if row in errors), None)
+
+
+def _read_token(answer: Answer, token: TokenId, logprobs: TokenLogprobs | None) -> tuple[Outcome, Delta]:
+    request = answer.request
+    progress = answer.automaton.advance(token)
+    text, finish = progress.text, progress.finish
+    num_tokens = len(request.tokens)
+    if finish is None and num_tokens + 1 >= request.end_len:
+        finish = FinishReason.LENGTH
+        text += answer.automaton.finish(finish)
+    return Outcome((token,), finish), Delta(
+        request_id=answer.user_id,
+        choice=request.choice,
+        first_token=num_tokens - request.prompt_len,
+        token_ids=[token],
+        text=text,
+        logprobs=None if logprobs is None else [logprobs],
+        prompt_logprobs=None if answer.is_prompt_reported else _take_prompt_logprobs(answer),
+        cached_len=request.cached_len,
+        finish_reason=None if finish is None else finish.value,
+        stop_reason=progress.stop_reason,
+        cumulative_logprob=answer.cumulative_logprob,
+    )
 
 
 def _scored(answer: Answer) -> Delta:

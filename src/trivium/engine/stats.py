@@ -6,6 +6,8 @@ from bisect import bisect_left
 
 import msgspec
 
+_MOST_NOTED = 256
+
 STEP_SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -38,8 +40,33 @@ class EngineStats(msgspec.Struct, kw_only=True):
     step_errors_total: int = 0
     accounting_differences_total: int = 0
 
-    def observe_step(self, seconds: float) -> None:
-        """Count one step of this duration."""
+    def observe_step(self, seconds: float, scheduler_seconds: float) -> None:
+        """Count one step of this duration, part of which was spent to decide and build it."""
         self.steps_total += 1
         self.step_seconds_total += seconds
         self.step_seconds_buckets[bisect_left(STEP_SECONDS_BUCKETS, seconds)] += 1
+        self.scheduler_seconds_total += scheduler_seconds
+
+
+class StepTimes:
+    """When the last steps began and ended: noted by each step, counted when somebody asks, or some have come together.
+
+    Counting touches more memory than all else that a step does for the statistics.
+    """
+
+    def __init__(self, stats: EngineStats) -> None:
+        """Count in `stats`."""
+        self._stats = stats
+        self._moments: list[tuple[float, float, float]] = []
+
+    def note(self, began_s: float, chosen_s: float, ended_s: float) -> None:
+        """Note when a step began, was built, and ended."""
+        self._moments.append((began_s, chosen_s, ended_s))
+        if len(self._moments) == _MOST_NOTED:
+            self.count()
+
+    def count(self) -> None:
+        """Count what was noted."""
+        for began_s, chosen_s, ended_s in self._moments:
+            self._stats.observe_step(ended_s - began_s, chosen_s - began_s)
+        self._moments.clear()

@@ -75,6 +75,20 @@ class OutputAutomaton:
         After `roll_back(k)` the automaton is as if the last k tokens had never come.
     """
 
+    __slots__ = (
+        "_detokenizer",
+        "_end_ids",
+        "_held_back_ids",
+        "_min_tokens",
+        "_num_tokens",
+        "_params",
+        "_past",
+        "_reading",
+        "_stop_ids",
+        "_stops",
+        "_tokenizer",
+    )
+
     def __init__(
         self,
         tokenizer: Tokenizer,
@@ -100,6 +114,7 @@ class OutputAutomaton:
         self._params = params
         self._stop_ids = frozenset(params.stop_token_ids)
         self._end_ids = self._stop_ids | (frozenset() if params.ignore_eos else frozenset(end_ids))
+        self._held_back_ids = tuple(map(TokenId, sorted(self._end_ids))) if params.min_tokens else ()
         self._stops = StopTexts(params.stop) if stops is None else stops
         self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens, continues=continues)
         self._min_tokens = params.min_tokens
@@ -126,7 +141,7 @@ class OutputAutomaton:
     @property
     def held_back_ids(self) -> tuple[TokenId, ...]:
         """End tokens that may not be drawn next, because of `min_tokens`; ascending."""
-        return tuple(map(TokenId, sorted(self._end_ids))) if self._num_tokens < self._min_tokens else ()
+        return self._held_back_ids if self._num_tokens < self._min_tokens else ()
 
     def advance(self, token_id: int) -> Progress:
         """Read one output token.

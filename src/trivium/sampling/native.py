@@ -147,6 +147,7 @@ def _lists_of(index: int, row: SampleRow, params: SamplingParams) -> kernel.RowL
     if row.bad_word_ids and start > row.prompt_len:
         longest = max(map(len, row.bad_word_ids))
         start = min(start, max(row.prompt_len, row.position - longest + 1))
+    start = min(start, row.position)  # a scored token stands in the prompt: no output precedes it
     return (index, row.tokens, start, row.position, row.bad_word_ids, row.held_back_ids, params.logit_bias)
 
 

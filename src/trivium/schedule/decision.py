@@ -47,7 +47,10 @@ class Entry(msgspec.Struct, eq=False):
 
 @dataclass(slots=True, eq=False)
 class ScheduledStep:
-    """A step and whose it is; entries are in the order of the step's requests."""
+    """A step and whose it is; entries are in the order of the step's requests.
+
+    Valid until the scheduler is asked for the next step, which may be the same record, moved on.
+    """
 
     step: Step
     entries: list[Entry]
@@ -79,6 +82,8 @@ class SchedulerStats:
     """Prompt tokens of the requests that were started."""
     hit_tokens: int
     """Of these, tokens that came from the cache."""
+    drawn_tokens: int
+    """Tokens that came with outcomes."""
     num_preemptions: int
     num_finished: int
     num_aborted: int

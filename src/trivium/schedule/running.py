@@ -33,6 +33,8 @@ class RunningSet:
         self._cache = cache
         self.tables = SeatedTables(len(cache.pools), num_seats)
         self.requests: list[Request] = []
+        self.version = 0
+        """Changes whenever `requests` does."""
         self.preempted: list[Request] = []
         """Requests that had to make room since the scheduler last looked."""
 
@@ -44,6 +46,7 @@ class RunningSet:
         request.computed_len = holding.cached_len
         request.seat = self.tables.sit()
         self.requests.append(request)
+        self.version += 1
 
     def stop(self, request: Request, *, keep: bool) -> None:
         """Make a request not run any more; the caller sets its state.
@@ -57,6 +60,7 @@ class RunningSet:
         self._cache.close(holding, computed_tokens(request) if keep and not holding.sources else None)
         self.tables.stand(request.seat)
         self.requests.remove(request)
+        self.version += 1
         request.holding = None
         request.pages = ()
         request.seat = -1

@@ -17,7 +17,7 @@ from trivium.cache.kv_cache import KVCache
 from trivium.cache.spec import KVSpec
 from trivium.config.options import ScheduleOptions
 from trivium.schedule.admit import Admission
-from trivium.schedule.build import StepBuilder
+from trivium.schedule.build import build_step
 from trivium.schedule.choose import StepChooser
 from trivium.schedule.decision import Entry, Outcome, ScheduledStep, SchedulerStats
 from trivium.schedule.limits import Limits
@@ -25,6 +25,7 @@ from trivium.schedule.rate import DepartureRate
 from trivium.schedule.request import Request, RequestState
 from trivium.schedule.running import RunningSet, StepDraft, computed_tokens
 from trivium.schedule.statistics import Counters, summarize
+from trivium.schedule.steady import SteadyBatch, is_steady
 from trivium.schedule.waiting import WaitingQueue
 
 
@@ -68,9 +69,9 @@ class Scheduler:
         self._chooser = StepChooser(self._waiting, self._running, admission, prefix_cache=prefix_cache)
         self._rate = DepartureRate(clock)
         self._counters = Counters()
-        self._builder = StepBuilder(self._running.tables, spec.page_len)
         self._arrivals = count()
         self._in_flight: ScheduledStep | None = None
+        self._steady: SteadyBatch | None = None
 
     # -- arrivals and departures ------------------------------------------------------------------------------
 
@@ -138,9 +139,25 @@ class Scheduler:
         """Choose the next step; `None` when nothing can run.
 
         Effects:
-            The step must be given to `commit`, or to `discard` when it was not executed, before the next call.
+            The step must be given to `commit`, or to `discard` when it was not executed, before the next call. That
+            may change the same record.
         """
-        ensure(self._in_flight is None, "the last step was neither committed nor discarded")
+        if self._in_flight is not None:
+            raise InternalError("the last step was neither committed nor discarded")
+        steady = self._steady
+        if steady is not None and not self._may_start and steady.move_on():
+            self._in_flight = steady.scheduled
+        else:
+            self._in_flight = self._choose()
+        return self._in_flight
+
+    @property
+    def _may_start(self) -> bool:
+        """Whether a request waits and there is a seat for it."""
+        return len(self._waiting) > 0 and self._running.tables.num_free > 0
+
+    def _choose(self) -> ScheduledStep | None:
+        self._steady = None
         draft = StepDraft(self._options.max_num_batched_tokens, self._max_rows)
         self._chooser.choose(draft)
         for request in self._running.preempted:
@@ -151,8 +168,10 @@ class Scheduler:
             return None
         entries = list(draft.entries.values())
         copies = [copy for entry in entries if entry.is_fresh for copy in self._cache.copies(entry.request.held)]
-        self._in_flight = ScheduledStep(self._builder.build(entries, copies), entries)
-        return self._in_flight
+        scheduled = ScheduledStep(build_step(entries, self._running.tables, copies), entries)
+        if is_steady(scheduled, self._running) and not self._may_start:
+            self._steady = SteadyBatch(scheduled, self._running, self._cache)
+        return scheduled
 
     # -- recording --------------------------------------------------------------------------------------------
 
@@ -187,8 +206,10 @@ class Scheduler:
                 self._counters.queried_tokens += request.prompt_len
                 self._counters.hit_tokens += request.cached_len
         request.computed_len = entry.start + entry.num_tokens
-        request.num_scored += entry.num_scored
+        if entry.num_rows > entry.draws:
+            request.num_scored += entry.num_scored
         request.tokens.extend(outcome.tokens)
+        self._counters.drawn_tokens += len(outcome.tokens)
         target = len(request.tokens)
         is_at_end = target >= request.end_len and (entry.draws or request.computed_len == target)
         finish = outcome.finish or (FinishReason.LENGTH if is_at_end else None)

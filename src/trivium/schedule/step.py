@@ -33,7 +33,10 @@ def _empty_pairs() -> Int32Array:
 
 @dataclass(slots=True, kw_only=True)
 class Step:
-    """One forward pass over T tokens of B requests; int32 unless said otherwise."""
+    """One forward pass over T tokens of B requests; int32 unless said otherwise.
+
+    Valid until the next step is chosen, which may have the same arrays with other values.
+    """
 
     token_ids: Int32Array
     """[T] tokens to run, packed request after request."""
@@ -46,7 +49,8 @@ class Step:
     reaches: Int32Array
     """[B] longest length the request may ever have; chooses its rope table (dynamic, longrope), never the batch."""
     page_tables: tuple[Int32Array, ...]
-    """Per KV group: [B, pages], position-aligned page ids; -1 where a page is not held (out of the window)."""
+    """Per KV group: [B, pages], position-aligned page ids; -1 where a page is not held: out of the window, or behind
+    the request's end, since all rows are as wide as the longest or wider."""
     logit_rows: Int32Array
     """[R] rows of the step whose logits are wanted, ascending."""
     mask_row: Int32Array

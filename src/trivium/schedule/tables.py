@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trivium.base.intmath import align_up
 from trivium.cache.kv_cache import Holding
 from trivium.cache.pages import NO_PAGE
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from trivium.schedule.request import Request
     from trivium.schedule.step import Int32Array
 
-_FIRST_WIDTH = 16
+WIDTH_STEP = 16
+"""Tables have a multiple of so many columns, so that a step's tables have room for the pages of a few steps more."""
 
 
 class SeatedTables:
@@ -28,7 +28,7 @@ class SeatedTables:
 
     def __init__(self, num_groups: int, num_seats: int) -> None:
         self._free = list(range(num_seats - 1, -1, -1))
-        self._tables = [np.full((num_seats, _FIRST_WIDTH), NO_PAGE, np.int32) for _ in range(num_groups)]
+        self._tables = [np.full((num_seats, WIDTH_STEP), NO_PAGE, np.int32) for _ in range(num_groups)]
 
     def sit(self) -> int:
         """Hand out a free seat; its rows are empty."""
@@ -48,6 +48,8 @@ class SeatedTables:
 
     def refresh(self, seat: int, holding: Holding) -> None:
         """Write what changed in the page lists of `holding` since the last call."""
+        if not holding.has_changed:
+            return
         holding.has_changed = False
         for group, pages in enumerate(holding.pages):
             first = holding.changed_from[group]
@@ -56,9 +58,16 @@ class SeatedTables:
                 self._tables[group][seat, first : len(pages)] = pages[first:]
                 holding.changed_from[group] = len(pages)
 
-    def rows(self, seats: NDArray[np.intp], width: int) -> tuple[Int32Array, ...]:
-        """Return a copy of the first `width` columns of the rows of `seats`, per group."""
-        return tuple([table[:, :width].take(seats, axis=0) for table in self._tables])
+    def rows(self, seats: Sequence[int], num_pages: int) -> tuple[Int32Array, ...]:
+        """Return a copy of the rows of `seats` per group, at least `num_pages` columns wide."""
+        chosen = np.array(seats, np.intp)
+        width = align_up(num_pages, WIDTH_STEP)
+        return tuple([table[:, :width][chosen] for table in self._tables])
+
+    def copy_row(self, seat: int, copies: Sequence[Int32Array], row: int) -> None:
+        """Write the row of `seat` into row `row` of what `rows` gave, as far as that is wide."""
+        for table, copy in zip(self._tables, copies, strict=True):
+            copy[row] = table[seat, : copy.shape[1]]
 
     def problems(self, requests: Sequence[Request]) -> list[str]:
         """Compare rows that claim to be up to date with the page lists."""
@@ -73,6 +82,6 @@ class SeatedTables:
     def _widen(self, group: int, count: int) -> None:
         table = self._tables[group]
         if count > table.shape[1]:
-            wider = np.full((table.shape[0], max(count, 2 * table.shape[1])), NO_PAGE, np.int32)
+            wider = np.full((table.shape[0], max(align_up(count, WIDTH_STEP), 2 * table.shape[1])), NO_PAGE, np.int32)
             wider[:, : table.shape[1]] = table
             self._tables[group] = wider

@@ -24,7 +24,7 @@ class DetokenizerState(NamedTuple):
 
 
 _CLEAR = DetokenizerState(b"", is_at_start=False)
-"""Between two characters, where a detokenizer nearly always is: ids of whole characters have their text by heart."""
+"""Between two characters, where a detokenizer nearly always is: there an id of whole characters always has one text."""
 
 
 class Detokenizer:
@@ -34,6 +34,8 @@ class Detokenizer:
         All pieces joined equal `tokenizer.decode` of all ids, when `continues` is false.
         No piece ends inside a character or holds U+FFFD for bytes that may still become one.
     """
+
+    __slots__ = ("_known_texts", "_skips_special", "_state", "_tokenizer")
 
     def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True, continues: bool = False) -> None:
         """Start before the first id.
@@ -45,6 +47,7 @@ class Detokenizer:
         """
         self._tokenizer = tokenizer
         self._skips_special = skip_special_tokens
+        self._known_texts = tokenizer.known_texts(skip_special_tokens=skip_special_tokens)
         self.restore(DetokenizerState(b"", is_at_start=tokenizer.drops_first_space and not continues))
 
     @property
@@ -58,12 +61,8 @@ class Detokenizer:
 
     def push(self, token_id: int) -> str:
         """Take one id and return the text that became certain, perhaps none."""
-        tokenizer = self._tokenizer
-        if self._skips_special and tokenizer.is_special(token_id):
-            return ""
-        if self._state is _CLEAR and (text := tokenizer.whole_text(token_id)) is not None:
-            return text
-        return self._read(tokenizer.token_bytes(token_id))
+        text = self._known_texts.get(token_id) if self._state is _CLEAR else None
+        return self._read(token_id) if text is None else text
 
     def finish(self) -> str:
         """Return U+FFFD if the ids ended inside a character; the next id starts afresh."""
@@ -71,12 +70,17 @@ class Detokenizer:
         self.restore(self._state._replace(pending=b""))
         return text
 
-    def _read(self, added: bytes) -> str:
+    def _read(self, token_id: int) -> str:
+        if self._skips_special and self._tokenizer.is_special(token_id):
+            return ""
+        added = self._tokenizer.token_bytes(token_id)
         pending, is_at_start = self._state
         if is_at_start and added:
             is_at_start = False
             added = added.removeprefix(b" ")
         spelled = pending + added
         text, num_read = codecs.utf_8_decode(spelled, "replace", False)  # noqa: FBT003 -- not final: more may come
+        if self._state is _CLEAR and num_read == len(spelled) and "\ufffd" not in text:
+            self._known_texts[token_id] = text
         self.restore(DetokenizerState(spelled[num_read:], is_at_start))
         return text

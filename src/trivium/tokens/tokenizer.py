@@ -71,7 +71,7 @@ class Tokenizer:
         self._num_known = max(counted, vocab_size or 0)
         self._special_ids = frozenset(id_ for id_, (_, _, is_special) in self._added.items() if is_special)
         self._bytes: list[bytes | None] = [None] * self._num_known
-        self._whole_texts: dict[int, str | None] = {}
+        self._known_texts: tuple[dict[int, str], dict[int, str]] = ({}, {})
         self.drops_first_space = drops_first_space
         self.vocab_size = counted if vocab_size is None else vocab_size
 
@@ -132,15 +132,13 @@ class Tokenizer:
         """Return the id's bytes as text of its own, U+FFFD where they are not UTF-8."""
         return self.token_bytes(token_id).decode("utf-8", "replace")
 
-    def whole_text(self, token_id: int) -> str | None:
-        """Return the id's bytes as text, or `None` when they do not begin and end with whole characters of UTF-8.
+    def known_texts(self, *, skip_special_tokens: bool) -> dict[int, str]:
+        """Return what detokenizers have learnt: the texts of ids that stand for whole characters.
 
-        Cost: one look-up for an id that was asked for before.
+        Effects:
+            Whoever comes upon another such id enters it, for all.
         """
-        try:
-            return self._whole_texts[token_id]
-        except KeyError:
-            return self._whole_texts.setdefault(token_id, _decoded(self.token_bytes(token_id)))
+        return self._known_texts[skip_special_tokens]
 
     def token_id(self, text: str) -> TokenId | None:
         """Return the id of the token that is stored as `text`, or `None`."""
@@ -168,13 +166,6 @@ class Tokenizer:
         before = () if tuple(ids[: len(prefix)]) == prefix else prefix
         after = () if suffix and tuple(ids[-len(suffix) :]) == suffix else suffix
         return [*before, *ids, *after]
-
-
-def _decoded(spelled: bytes) -> str | None:
-    try:
-        return spelled.decode()
-    except UnicodeDecodeError:
-        return None
 
 
 def _without_surrogates(text: str) -> str:

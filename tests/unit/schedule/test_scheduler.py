@@ -36,7 +36,7 @@ def test_a_step_packs_decodes_first_and_then_the_chunk() -> None:
     assert (step.starts.tolist(), step.kv_lens.tolist()) == ([0, 1, 6], [4, 5])
     assert (step.logit_rows.tolist(), step.mask_row.tolist()) == ([0], [-1])
     assert step.reaches.tolist() == [12, 11]
-    assert step.page_tables[0].shape == (2, 2)
+    assert (step.page_tables[0] >= 0).sum(axis=1).tolist() == [1, 2]
     assert step.page_tables[0][0, 1] == -1
     for array in (step.token_ids, step.positions, step.starts, step.kv_lens, step.logit_rows, step.page_tables[0]):
         assert array.dtype == np.int32
