@@ -8,6 +8,8 @@ from trivium.weights.kinds import PANEL_FORMATS, Codes
 
 COLUMNS, HALF, LINE, GROUP = 32, 16, 64, 32
 SUPER = 256
+SUB_BYTES = {"q2_k": 64, "q3_k": 48, "q4_k": 48, "q5_k": 48, "q6_k": 64}
+"""Sub-scales before the codes of a group of 32."""
 
 Bytes = np.ndarray
 
@@ -46,10 +48,15 @@ def _integers(by_panel: Bytes, format_name: str, depth: int) -> dict[str, np.nda
     header_bytes = 4 * COLUMNS if format_name == "i8_c" else 0
     header, rest = by_panel[:, :header_bytes], by_panel[:, header_bytes:]
     blocks = rest.reshape(len(by_panel), num_blocks, -1)
-    code_bytes = span // GROUP * 2 * kind.code_bits * LINE
-    record, codes = blocks[:, :, :-code_bytes], blocks[:, :, -code_bytes:]
+    num_groups, sub_bytes = span // GROUP, SUB_BYTES.get(format_name, 0)
+    group_bytes = sub_bytes + 2 * kind.code_bits * LINE
+    record, groups = blocks[:, :, : -num_groups * group_bytes], blocks[:, :, -num_groups * group_bytes :]
+    groups = groups.reshape(len(by_panel), num_blocks, num_groups, group_bytes)
     found = _record(record, format_name) if record.shape[2] else {"scales": _as(header, np.float32)[:, :, None]}
-    lines = codes.reshape(len(by_panel), num_blocks * (span // GROUP), 2, kind.code_bits, LINE)
+    if sub_bytes:
+        subs = _subs(groups[..., :sub_bytes], format_name)
+        found |= {name: _by_column(array) for name, array in subs.items()}
+    lines = groups[..., sub_bytes:].reshape(len(by_panel), num_blocks * num_groups, 2, kind.code_bits, LINE)
     return {"codes": _codes(lines, kind.code_bits), **found}
 
 
@@ -58,17 +65,22 @@ def _codes(lines: Bytes, bits: int) -> Bytes:
     low = 8 if bits == 8 else 4 if bits >= 4 else 2
     quads = []
     for quad in range(GROUP // 4):
-        code = _plane(lines[:, :, :, :low], quad, low)
+        code = _bits(lines[:, :, :, _low_line(bits, quad * low // 8)], quad, low)
         if bits > low:
-            code |= _plane(lines[:, :, :, low:], quad, bits - low) << np.uint8(low)
+            high = _bits(lines[:, :, :, 3 * (quad // 4) if bits == 6 else 0], quad, bits - low)
+            code |= high << np.uint8(low)
         quads.append(code.reshape(*code.shape[:-1], HALF, 4))
     by_quad = np.stack(quads, axis=4)  # [panel, group, half, n, quad, i]
     return by_quad.transpose(0, 2, 3, 1, 4, 5).reshape(len(lines), COLUMNS, -1)
 
 
-def _plane(lines: Bytes, quad: int, width: int) -> Bytes:
-    mask = np.uint8((1 << width) - 1)
-    return lines[:, :, :, quad * width // 8] >> np.uint8(quad * width % 8) & mask
+def _low_line(bits: int, line: int) -> int:
+    # 3 bits: H0 L0 L1    5 bits: H0 L0 L1 L2 L3    6 bits: H0 L0 L1 H1 L2 L3
+    return line + 1 if bits in {3, 5} else line + line // 2 + 1 if bits == 6 else line
+
+
+def _bits(line: Bytes, quad: int, width: int) -> Bytes:
+    return line >> np.uint8(quad * width % 8) & np.uint8((1 << width) - 1)
 
 
 def _record(record: Bytes, format_name: str) -> dict[str, np.ndarray]:
@@ -80,34 +92,29 @@ def _record(record: Bytes, format_name: str) -> dict[str, np.ndarray]:
         for index, name in enumerate(halves)
     }
     rest = record[:, :, 64 * len(halves) :]
-    if "subs" in ingredients:
-        subs = _subs(rest, format_name)
-        return found | {name: _by_column(array) for name, array in subs.items()}
     return found | ({"zeros": _by_column(rest)} if "zeros" in ingredients else {})
 
 
-def _subs(rest: Bytes, format_name: str) -> dict[str, np.ndarray]:
-    by_group = (*rest.shape[:2], 16, COLUMNS)
+def _subs(packed: Bytes, format_name: str) -> dict[str, np.ndarray]:
+    """Take sub-scales [panel, block, group, bytes] apart into [panel, block, entries, column]."""
+    pieces = (*packed.shape[:2], -1, COLUMNS)
     if format_name == "q2_k":
-        both = rest.reshape(by_group)
+        both = packed.reshape(pieces)
         return {"subs": both & np.uint8(15), "sub_mins": both >> np.uint8(4)}
     if format_name == "q6_k":
-        return {"subs": _as(rest, np.int8).reshape(by_group)}
-    rows = _six_bits(rest)
+        return {"subs": _as(packed, np.int8).reshape(pieces)}
+    numbers = _six_bits(packed)
     if format_name == "q3_k":
-        return {"subs": rows.reshape(by_group).astype(np.int8) - np.int8(32)}
-    return {"subs": rows[..., :COLUMNS], "sub_mins": rows[..., COLUMNS:]}
+        return {"subs": numbers.reshape(pieces).astype(np.int8) - np.int8(32)}
+    return {"subs": numbers[..., :COLUMNS], "sub_mins": numbers[..., COLUMNS:]}
 
 
 def _six_bits(packed: Bytes) -> Bytes:
-    # low [4][64]: row r in line r / 2, a nibble; high [2][64]: row r in line r / 4, a bit pair
-    low, high = packed[..., :256].reshape(*packed.shape[:2], 4, 64), packed[..., 256:].reshape(*packed.shape[:2], 2, 64)
-    rows = [
-        low[:, :, row // 2] >> np.uint8(4 * (row % 2)) & np.uint8(15)
-        | (high[:, :, row // 4] >> np.uint8(2 * (row % 4)) & np.uint8(3)) << np.uint8(4)
-        for row in range(8)
-    ]
-    return np.stack(rows, axis=2)
+    # low byte i < 32: v[i], v[32 + i] by nibbles; high byte i < 16: v[i], v[16 + i], v[32 + i], v[48 + i] by bit pairs
+    low, high = packed[..., :32], packed[..., 32:]
+    nibbles = np.concatenate([low & np.uint8(15), low >> np.uint8(4)], axis=-1)
+    pairs = np.concatenate([high >> np.uint8(2 * place) & np.uint8(3) for place in range(4)], axis=-1)
+    return nibbles | pairs << np.uint8(4)
 
 
 def _as(raw: Bytes, dtype: type) -> np.ndarray:

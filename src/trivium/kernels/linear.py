@@ -78,7 +78,7 @@ class Packer:
     @property
     def layout(self) -> str:
         """Identity of the layout: panels of equal layouts have equal bytes on every instruction set."""
-        return f"panels-1/{_module().PANEL_COLUMNS}"
+        return f"panels-2/{_module().PANEL_COLUMNS}"
 
     @property
     def panel_cols(self) -> int:
