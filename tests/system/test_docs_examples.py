@@ -32,7 +32,7 @@ WITH_EXAMPLES = [page for page in PAGES if _blocks(page)]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:
-    with ServerProcess(smollm2_or_skip()) as running:
+    with ServerProcess(smollm2_or_skip(), "--executor", "auto") as running:
         yield running
 
 
@@ -72,6 +72,6 @@ def _run(command: list[str], folder: Path) -> None:
         text=True,
         timeout=240,
         check=False,
-        env={**os.environ, "COLUMNS": "100"},
+        env={**os.environ, "COLUMNS": "100", "TRIVIUM_EXECUTOR": "auto"},  # what a reader runs
     )
     assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"

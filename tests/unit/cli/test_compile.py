@@ -18,6 +18,11 @@ from trivium.runtime.native import NativeExecutor
 pytestmark = pytest.mark.skipif(not native.describe().is_present, reason="needs the native module")
 
 
+@pytest.fixture(autouse=True)
+def any_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIVIUM_EXECUTOR", "auto")
+
+
 def compiled(trivium: Run, *words: object) -> list[dict[str, Any]]:
     outcome = trivium("compile", *words, "--tune", "off", "--json")
     assert outcome.code == 0, outcome.err
