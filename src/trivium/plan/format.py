@@ -116,6 +116,15 @@ def read_plan(directory: Path) -> StoredPlan:
     return from_text(text, path)
 
 
+def read_key(directory: Path) -> PlanKey | None:
+    """Return what a directory's plan says that it fits, unchecked and in a tenth of the time; for messages."""
+    try:
+        document = json.loads(plan_file(directory).read_bytes())
+        return msgspec.convert(document["key"], PlanKey)
+    except (OSError, ValueError, RecursionError, LookupError, TypeError):
+        return None
+
+
 def to_text(stored: StoredPlan) -> str:
     """Write a plan as text, ending in a newline."""
     document = _document(stored)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trivium.base.errors import ModelError, PlanError, PlanMismatchError
-from trivium.plan.format import Origin, StoredPlan, plan_file, read_plan, write_plan
+from trivium.plan.format import Origin, StoredPlan, plan_file, read_key, read_plan, write_plan
 from trivium.plan.key import PlanKey, differences, listed
 from trivium.plan.machine import Machine
 from trivium.plan.program import Plan
@@ -168,9 +168,7 @@ class PlanCache:
 
     def entries(self) -> list[CachedPlan]:
         """List what is in the cache, the most recently used first."""
-        root = self._root / "plans"
-        found = [path for path in root.iterdir() if _NAME.fullmatch(path.name)] if root.is_dir() else []
-        entries = [_entry(path) for path in found if path.is_dir()]
+        entries = [_entry(path) for path in self._directories()]
         return sorted(entries, key=lambda entry: (entry.age_days, entry.name))
 
     def find(self, name: str) -> CachedPlan:
@@ -206,6 +204,11 @@ class PlanCache:
             raise PlanError(f"plan {entry.name} cannot be removed: {error}") from error
         return entry.num_bytes
 
+    def _directories(self) -> list[Path]:
+        root = self._root / "plans"
+        found = [path for path in root.iterdir() if _NAME.fullmatch(path.name)] if root.is_dir() else []
+        return [path for path in found if path.is_dir()]
+
     def _lock(self, name: str) -> Path:
         return self._root / "locks" / f"plan-{name}.lock"
 
@@ -232,30 +235,37 @@ class PlanCache:
 
     def _say_why(self, key: PlanKey, origin: Origin) -> None:
         """Log one line: what is compiled, and in what the nearest plan that is here differs."""
-        others = [entry.stored for entry in self.entries()[:_NEIGHBOURS] if entry.stored is not None]
-        apart = [differences(other.key, key) for other in others if other.key["architecture"] == key["architecture"]]
+        newest = sorted(self._directories(), key=_last_use_s, reverse=True)[:_NEIGHBOURS]
+        others = [found for directory in newest if (found := read_key(directory)) is not None]
+        apart = [differences(other, key) for other in others if other["architecture"] == key["architecture"]]
         nearest = min(apart, key=len, default=())
         why = f"; the nearest one in the cache was for {listed(nearest)}" if nearest else ""
         logger.info("compiling a plan for %s%s", origin.model, why)
 
 
+def _last_use_s(directory: Path) -> float:
+    """Return the moment when a plan was last used; that of its directory where there is none."""
+    for path in (plan_file(directory), directory):
+        with suppress(OSError):
+            return path.stat().st_mtime
+    return time.time()  # removed while we look
+
+
 def _entry(directory: Path) -> CachedPlan:
-    file = plan_file(directory)
     stored, problem = None, ""
     try:
         stored = read_plan(directory)
     except PlanError as error:
         problem = str(error)
     try:
-        used_s = file.stat().st_mtime if file.exists() else directory.stat().st_mtime
         sizes = [path.stat().st_size for path in directory.iterdir() if path.is_file()]
     except OSError:  # removed while we look
-        used_s, sizes = time.time(), []
+        sizes = []
     return CachedPlan(
         name=directory.name,
         directory=directory,
         num_bytes=sum(sizes),
-        age_days=max(0.0, time.time() - used_s) / _DAY_S,
+        age_days=max(0.0, time.time() - _last_use_s(directory)) / _DAY_S,
         stored=stored,
         problem=problem,
     )

@@ -16,7 +16,7 @@ from support.small_plan import small_plan, small_stored, with_buffer, with_instr
 from trivium.base import files
 from trivium.base.errors import PlanError, PlanFormatError
 from trivium.plan import format as plan_format
-from trivium.plan.format import StoredPlan, from_text, plan_file, read_plan, to_text, write_plan
+from trivium.plan.format import StoredPlan, from_text, plan_file, read_key, read_plan, to_text, write_plan
 from trivium.plan.program import PLAN_VERSION
 
 
@@ -88,6 +88,15 @@ def test_what_is_no_plan_is_refused_by_file_reason_and_way_out(tmp_path: Path, t
     assert message.startswith(f"the plan {tmp_path / 'plan.json'} cannot be used: ")
     assert reason in message
     assert message.endswith(f"make it with: trivium compile MODEL -o {tmp_path}")
+
+
+def test_the_key_alone_is_read_without_trust(tmp_path: Path) -> None:
+    assert read_key(tmp_path) is None
+    write_plan(small_stored(), tmp_path)
+    assert read_key(tmp_path) == small_stored().key
+    for text in (b"[]", b"{}", b'{"key": {"facts": 1}}', b"\xff"):
+        plan_file(tmp_path).write_bytes(text)
+        assert read_key(tmp_path) is None
 
 
 def test_every_byte_that_is_lost_is_noticed() -> None:
