@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -57,9 +58,25 @@ def new_submit(
 
 @dataclass(slots=True)
 class _Stream:
+    """What has come for a request and was not read yet; one task reads."""
+
     num_open: int
     next_token: dict[int, int] = field(default_factory=dict)
-    queue: asyncio.Queue[Delta | TriviumError] = field(default_factory=asyncio.Queue)
+    arrived: deque[Delta | TriviumError] = field(default_factory=deque)
+    reader: asyncio.Future[None] | None = None
+    """What the reader waits for, or waited for last."""
+
+    def put(self, item: Delta | TriviumError) -> None:
+        """Hand something to the reader."""
+        self.arrived.append(item)
+        if self.reader is not None and not self.reader.done():
+            self.reader.set_result(None)
+
+    async def wait(self) -> None:
+        """Wait until something has come."""
+        while not self.arrived:
+            self.reader = asyncio.get_running_loop().create_future()
+            await self.reader
 
 
 class StreamTable:
@@ -79,25 +96,16 @@ class StreamTable:
     def __contains__(self, request_id: object) -> bool:
         return request_id in self._streams
 
-    def open(self, request_id: str, num_choices: int) -> None:
-        """Begin to listen for a request.
-
-        Raises:
-            InternalError: The id is open already.
-        """
-        errors.ensure(request_id not in self._streams, f"request id '{request_id}' is open already")
-        self._streams[request_id] = _Stream(num_choices)
-
     def feed(self, news: Delta) -> None:
         """Give a delta to its request; drop it when nobody waits or its tokens were seen."""
         stream = self._streams.get(news.request_id)
         if stream is None:
             return
-        seen = stream.next_token.get(news.choice, 0)
-        if news.token_ids and news.first_token < seen:
-            return
-        stream.next_token[news.choice] = max(seen, news.first_token + len(news.token_ids))
-        stream.queue.put_nowait(news)
+        if news.token_ids:
+            if news.first_token < stream.next_token.get(news.choice, 0):
+                return
+            stream.next_token[news.choice] = news.first_token + len(news.token_ids)
+        stream.put(news)
 
     def feed_all(self, deltas: Iterable[Delta]) -> None:
         """Give each delta to its request."""
@@ -113,16 +121,12 @@ class StreamTable:
         """End one request with an error."""
         stream = self._streams.get(request_id)
         if stream is not None:
-            stream.queue.put_nowait(error)
+            stream.put(error)
 
     def fail_all(self, make_error: type[TriviumError], message: str) -> None:
         """End every open request with an error of its own."""
         for request_id in tuple(self._streams):
             self.fail(request_id, make_error(message))
-
-    def close(self, request_id: str) -> None:
-        """Stop listening."""
-        self._streams.pop(request_id, None)
 
     async def run(
         self, message: Submit, send: Callable[[], None], abort: Callable[[str], Awaitable[None]]
@@ -138,32 +142,33 @@ class StreamTable:
             TriviumError: The request could not be sent, was refused, or its engine died.
         """
         request_id = message.request_id
-        self.open(request_id, message.params.num_draws)
+        stream = self._open(request_id, message.params.num_draws)
         has_ended = False
         try:
             send()
-            async for news in self.read(request_id):
-                yield news
+            while stream.num_open:
+                await stream.wait()
+                item = stream.arrived.popleft()
+                if isinstance(item, TriviumError):
+                    raise item
+                if item.finish_reason is not None:
+                    stream.num_open -= 1
+                yield item
             has_ended = True
         except TriviumError:
             has_ended = True
             raise
         finally:
-            self.close(request_id)
+            del self._streams[request_id]
             if not has_ended:
                 await abort(request_id)
 
-    async def read(self, request_id: str) -> AsyncIterator[Delta]:
-        """Yield a request's deltas until each of its choices has ended.
+    def _open(self, request_id: str, num_choices: int) -> _Stream:
+        """Begin to listen for a request.
 
         Raises:
-            TriviumError: The request was refused, or its engine died.
+            InternalError: The id is open already.
         """
-        stream = self._streams[request_id]
-        while stream.num_open:
-            item = await stream.queue.get()
-            if isinstance(item, TriviumError):
-                raise item
-            if item.finish_reason is not None:
-                stream.num_open -= 1
-            yield item
+        errors.ensure(request_id not in self._streams, f"request id '{request_id}' is open already")
+        stream = self._streams[request_id] = _Stream(num_choices)
+        return stream

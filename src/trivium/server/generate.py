@@ -24,7 +24,7 @@ from trivium.server.ports import EnginePort
 from trivium.server.shapes import PromptTokensDetails, Usage
 
 
-async def run_job(engine: EnginePort, job: Job) -> AsyncGenerator[tuple[int, Delta], None]:
+def run_job(engine: EnginePort, job: Job) -> AsyncGenerator[tuple[int, Delta], None]:
     """Yield the news of a job's answers as (prompt index, delta) until all have ended.
 
     Closing the generator, or cancelling the task that waits for it, aborts what is still open.
@@ -33,14 +33,7 @@ async def run_job(engine: EnginePort, job: Job) -> AsyncGenerator[tuple[int, Del
         TriviumError: A prompt was refused, the engine died, or an answer failed. Nothing but empty deltas has been
             yielded before the engine has accepted every prompt.
     """
-    source = _one_prompt(engine, job, 0) if len(job.prompts) == 1 else _all_prompts(engine, job)
-    async with contextlib.aclosing(source):
-        async for prompt_idx, delta in source:
-            if delta.finish_reason == FinishReason.ERROR or delta.error is not None:
-                raise AnswerFailedError(delta.error or "the engine ended the answer", code=delta.error_code)
-            if delta.finish_reason == FinishReason.ABORT:
-                raise AnswerAbortedError("the engine ended the answer early")
-            yield prompt_idx, delta
+    return _one_prompt(engine, job, 0) if len(job.prompts) == 1 else _all_prompts(engine, job)
 
 
 async def _one_prompt(engine: EnginePort, job: Job, prompt_idx: int) -> AsyncGenerator[tuple[int, Delta], None]:
@@ -56,10 +49,24 @@ async def _one_prompt(engine: EnginePort, job: Job, prompt_idx: int) -> AsyncGen
     async with _closing(stream):
         async for delta in stream:
             if delta.finish_reason is not None:
+                _check_end(delta)
                 num_open -= 1
             yield prompt_idx, delta
     if num_open:
         raise EngineDeadError("the engine ended the stream before the answer was complete")
+
+
+def _check_end(delta: Delta) -> None:
+    """Raise the error that an answer ended with, if it did.
+
+    Raises:
+        AnswerFailedError: The engine met an error.
+        AnswerAbortedError: The engine ended the answer early.
+    """
+    if delta.finish_reason == FinishReason.ERROR:
+        raise AnswerFailedError(delta.error or "the engine ended the answer", code=delta.error_code)
+    if delta.finish_reason == FinishReason.ABORT:
+        raise AnswerAbortedError("the engine ended the answer early")
 
 
 async def _all_prompts(engine: EnginePort, job: Job) -> AsyncGenerator[tuple[int, Delta], None]:

@@ -26,6 +26,7 @@ from starlette.types import ASGIApp
 from trivium.base.errors import ConfigError, TriviumError
 from trivium.config.options import ServerOptions
 from trivium.server.errors import ShuttingDownError
+from trivium.server.http1 import Http1Protocol
 from trivium.server.loading import Entrance, Found, ModelLife
 from trivium.server.open_jobs import OpenJobs
 
@@ -199,6 +200,7 @@ def _http_config(app: ASGIApp, options: ServerOptions) -> uvicorn.Config:
         raise ConfigError("ssl_keyfile needs ssl_certfile")
     config = uvicorn.Config(
         app,
+        http=Http1Protocol,
         log_config=None,
         access_log=False,
         lifespan="off",

@@ -7,6 +7,7 @@ duration), and the engine's counters as of its last heartbeat, read when somebod
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
@@ -63,10 +64,8 @@ class Telemetry:
             "trivium_time_to_first_token_seconds", "Seconds from a request to the first token of an answer",
             buckets=_FIRST_TOKEN_BUCKETS, registry=self.registry,
         )  # fmt: skip
-        self._inter_token = Histogram(
-            "trivium_inter_token_seconds", "Seconds between two tokens of an answer",
-            buckets=_INTER_TOKEN_BUCKETS, registry=self.registry,
-        )  # fmt: skip
+        self._inter_token = _GapHistogram()
+        self.registry.register(self._inter_token)
         self._open = Gauge("trivium_open_requests", "HTTP requests under way", registry=self.registry)
         self.registry.register(_EngineCollector(read_status))
 
@@ -117,7 +116,7 @@ class TokenTimes:
         clock: Clock,
         began_s: float,
         observe_first: Callable[[float], None],
-        observe_next: Callable[[float], None],
+        observe_next: Callable[[float, int], None],
     ) -> None:
         self._clock = clock
         self._began_s = began_s
@@ -142,8 +141,32 @@ class TokenTimes:
             if self.first_token_s is None:
                 self.first_token_s = waited_s
         else:
-            for _ in range(num_tokens):
-                self._observe_next((now_s - last_s) / num_tokens)
+            self._observe_next((now_s - last_s) / num_tokens, num_tokens)
+
+
+class _GapHistogram(Collector):
+    """Counts seconds between tokens: once per token, so without the locks and label sets of the library's histograms.
+
+    Used from the event loop's thread only.
+    """
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(_INTER_TOKEN_BUCKETS) + 1)
+        self._sum_s = 0.0
+
+    def observe(self, seconds: float, count: int) -> None:
+        """Count `count` gaps of so many seconds each."""
+        self._counts[bisect_left(_INTER_TOKEN_BUCKETS, seconds)] += count
+        self._sum_s += seconds * count
+
+    def collect(self) -> Iterator[Metric]:
+        yield _histogram(
+            "trivium_inter_token_seconds",
+            "Seconds between two tokens of an answer",
+            _INTER_TOKEN_BUCKETS,
+            self._counts,
+            self._sum_s,
+        )
 
 
 class _EngineCollector(Collector):
@@ -186,11 +209,17 @@ def _hit_ratio(stats: Mapping[str, object]) -> Metric:
 
 def _step_metrics(stats: Mapping[str, object]) -> Iterator[Metric]:
     counts = stats.get("step_seconds_buckets")
-    seconds = _number(stats, "step_seconds_total")
-    bounds = [*(str(bound) for bound in STEP_SECONDS_BUCKETS), "+Inf"]
-    if isinstance(counts, Sequence) and len(counts) == len(bounds):
-        buckets = list(zip(bounds, itertools.accumulate(counts), strict=True))
-        yield HistogramMetricFamily("trivium_step_seconds", "Duration of engine steps", buckets, seconds)
+    if isinstance(counts, Sequence) and len(counts) == len(STEP_SECONDS_BUCKETS) + 1:
+        total_s = _number(stats, "step_seconds_total")
+        yield _histogram("trivium_step_seconds", "Duration of engine steps", STEP_SECONDS_BUCKETS, counts, total_s)
+
+
+def _histogram(
+    name: str, meaning: str, bounds: Sequence[float], counts: Sequence[int], total: float
+) -> HistogramMetricFamily:
+    """Make a histogram of counts per bucket, not cumulative, the last of which is of what exceeds all bounds."""
+    ends = [*(str(float(bound)) for bound in bounds), "+Inf"]
+    return HistogramMetricFamily(name, meaning, list(zip(ends, itertools.accumulate(counts), strict=True)), total)
 
 
 def _finished(stats: Mapping[str, object]) -> Metric:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from random import Random
 
 import pytest
@@ -27,26 +27,52 @@ def _delta(first: int, *tokens: int, choice: int = 0, finish: str | None = None)
     )
 
 
-async def _read(table: StreamTable) -> list[Delta]:
-    return [news async for news in table.read("r")]
+async def _read(table: StreamTable, *, num_choices: int = 1, arrives: Callable[[], None]) -> list[Delta]:
+    """What the reader of a request sees when this arrives as soon as it is sent."""
+
+    async def abort(request_id: str) -> None:
+        raise AssertionError(f"{request_id} is aborted")
+
+    async with asyncio.timeout(1):
+        return [news async for news in table.run(_submit(SamplingParams(n=num_choices), "r"), arrives, abort)]
 
 
 async def test_a_stream_ends_when_its_last_choice_ends() -> None:
     table = StreamTable()
-    table.open("r", 2)
-    table.feed_all([_delta(0, 5), _delta(0, 6, choice=1, finish="stop"), _delta(1, 7, finish="length")])
+    arriving = [_delta(0, 5), _delta(0, 6, choice=1, finish="stop"), _delta(1, 7, finish="length")]
 
-    seen = await asyncio.wait_for(_read(table), 1)
+    seen = await _read(table, num_choices=2, arrives=lambda: table.feed_all(arriving))
 
     assert [(news.choice, news.token_ids) for news in seen] == [(0, [5]), (1, [6]), (0, [7])]
 
 
+async def test_a_reader_that_waits_is_woken() -> None:
+    table = StreamTable()
+    reading = asyncio.create_task(_read(table, arrives=lambda: None))
+    for token in (5, 6, 7):
+        await asyncio.sleep(0)
+        table.feed(_delta(token - 5, token, finish="stop" if token == 7 else None))
+
+    assert [news.token_ids for news in await reading] == [[5], [6], [7]]
+
+
+async def test_a_reader_that_is_cancelled_while_it_waits_hears_no_more() -> None:
+    engine = _Engine(StreamTable(), answer=[])
+    reading = asyncio.ensure_future(anext(engine.run()))
+    await asyncio.sleep(0)
+    reading.cancel()
+    await asyncio.wait({reading})
+
+    engine.table.feed(_delta(0, 5))
+
+    assert (len(engine.table), engine.aborted) == (0, ["r"])
+
+
 async def test_tokens_that_were_seen_before_are_dropped() -> None:
     table = StreamTable()
-    table.open("r", 1)
-    table.feed_all([_delta(0, 5), _delta(0, 5), _delta(1, 6), _delta(0, 5), _delta(2, 7, finish="stop")])
+    arriving = [_delta(0, 5), _delta(0, 5), _delta(1, 6), _delta(0, 5), _delta(2, 7, finish="stop")]
 
-    seen = await asyncio.wait_for(_read(table), 1)
+    seen = await _read(table, arrives=lambda: table.feed_all(arriving))
 
     assert [token for news in seen for token in news.token_ids] == [5, 6, 7]
 
@@ -59,33 +85,35 @@ async def test_news_of_unknown_requests_is_dropped() -> None:
 
 
 async def test_an_id_cannot_be_open_twice() -> None:
-    table = StreamTable()
-    table.open("r", 1)
+    engine = _Engine(StreamTable(), answer=[_delta(0, 5)])
+    first = engine.run()
+    await anext(first)
 
     with pytest.raises(InternalError, match="open already"):
-        table.open("r", 1)
+        await anext(engine.run())
+
+    assert "r" in engine.table, "the first one goes on"
+    await first.aclose()
 
 
 async def test_a_refusal_is_raised_as_its_own_class() -> None:
     table = StreamTable()
-    table.open("r", 1)
-    table.refuse(Refused(1, "r", "CapacityError", "full", None, 7.5))
 
     with pytest.raises(CapacityError, match="full") as caught:
-        await asyncio.wait_for(_read(table), 1)
+        await _read(table, arrives=lambda: table.refuse(Refused(1, "r", "CapacityError", "full", None, 7.5)))
     assert caught.value.retry_after_s == 7.5
 
 
 async def test_every_open_request_hears_of_a_death_in_an_error_of_its_own() -> None:
     table = StreamTable()
-    for name in ("a", "b"):
-        table.open(name, 1)
+    engines = [_Engine(table, answer=[], name=name) for name in ("a", "b")]
+    reading = [asyncio.ensure_future(anext(engine.run())) for engine in engines]
+    await asyncio.sleep(0)
     table.fail_all(EngineDeadError, "gone")
 
-    for name in ("a", "b"):
-        with pytest.raises(EngineDeadError, match="gone"):
-            async for _ in table.read(name):
-                pass
+    first, second = await asyncio.gather(*reading, return_exceptions=True)
+    assert (str(first), str(second)) == ("gone", "gone")
+    assert first is not second
 
 
 @pytest.mark.parametrize(
@@ -112,13 +140,14 @@ def _submit(params: SamplingParams, request_id: str | None = None) -> Submit:
 class _Engine:
     """Takes a request, or fails to, and notes what is aborted."""
 
-    def __init__(self, table: StreamTable, *, answer: list[Delta | TriviumError]) -> None:
+    def __init__(self, table: StreamTable, *, answer: list[Delta | TriviumError], name: str = "r") -> None:
         self.table = table
+        self.name = name
         self.answer = answer
         self.aborted: list[str] = []
 
     def run(self) -> AsyncGenerator[Delta, None]:
-        stream = self.table.run(_submit(SamplingParams(), "r"), self.send, self.abort)
+        stream = self.table.run(_submit(SamplingParams(), self.name), self.send, self.abort)
         assert isinstance(stream, AsyncGenerator)
         return stream
 
@@ -127,7 +156,7 @@ class _Engine:
             if isinstance(news, EngineDeadError):
                 raise news
             if isinstance(news, TriviumError):
-                self.table.fail("r", news)
+                self.table.fail(self.name, news)
             else:
                 self.table.feed(news)
 

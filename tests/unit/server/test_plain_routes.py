@@ -165,12 +165,12 @@ async def test_metrics_count_requests_by_status_and_time_tokens() -> None:
 def test_tokens_that_come_together_share_the_time_since_the_last() -> None:
     clock = FakeClock()
     first: list[float] = []
-    later: list[float] = []
-    times = TokenTimes(clock, 0.0, first.append, later.append)
+    later: list[tuple[float, int]] = []
+    times = TokenTimes(clock, 0.0, first.append, lambda seconds, count: later.append((seconds, count)))
     for seconds, token_ids in ((3.0, [1]), (1.0, []), (1.0, [2, 3, 4, 5])):
         clock.advance(seconds)
         times.add(0, Delta(request_id="x", choice=0, first_token=0, token_ids=token_ids, text=""))
-    assert (first, later) == ([3.0], [0.5] * 4)
+    assert (first, later) == ([3.0], [(0.5, 4)])
 
 
 async def test_two_applications_have_metrics_of_their_own(make_site: MakeSite) -> None:
