@@ -29,6 +29,14 @@ class ChunkingConnection(h11.Connection):
 
     _is_chunked = False
     """Whether the body of the last head that was sent is chunked."""
+    _is_head_request = False
+
+    def next_event(self) -> Any:
+        """Read what came; see `h11.Connection.next_event`."""
+        event = super().next_event()
+        if type(event) is h11.Request:
+            self._is_head_request = event.method == b"HEAD"
+        return event
 
     def send(self, event: Any) -> Any:
         """Turn an event into bytes; see `h11.Connection.send`."""
@@ -37,7 +45,8 @@ class ChunkingConnection(h11.Connection):
             return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
         sent = super().send(event)
         if type(event) is h11.Response:
-            self._is_chunked = _CHUNKED in sent.lower().split(b"\r\n")
+            # An answer to HEAD may announce chunks, and has none.
+            self._is_chunked = not self._is_head_request and _CHUNKED in sent.lower().split(b"\r\n")
         return sent
 
 
