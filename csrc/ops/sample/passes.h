@@ -1,8 +1,8 @@
 // What the sampler asks of an instruction set: passes over a row, each one loop, every one with a scalar version.
 //
 // Two kinds of arithmetic. The contract's own (`weigh`, `total`) has the same bits at every level: IEEE double
-// operations, each rounded, no fused multiply-add, sums from left to right. Estimates (the others)
-// are several times faster, may differ between levels, and never decide a close call: see slack_of and kRoughSlack.
+// operations, each rounded, no fused multiply-add, sums from left to right. Estimates (the others) are several times
+// faster, may differ between levels, and never decide a close call: see slack_of and kRoughSlack.
 //
 // Letters: N values of one row, T float or double. Values may be -inf (weight 0), not NaN but for `greatest`.
 #pragma once
@@ -32,17 +32,17 @@ inline constexpr std::size_t kBuckets = 256;
 inline constexpr std::size_t kOverrun = 16;
 
 // How far an estimated sum of weights, or a difference of two, may be from the exact one, as a share of all weights.
-// The exact sum of N weights is within N * 2^-53 of the true one, and so is an estimated sum of 2e-12, a bound on the
+// The exact sum of N weights is within N * 2^-53 of the true one; an estimated one is within 2e-12, which bounds the
 // error of estimated weights (tests/test_sample_passes.cpp) and of adding them in blocks.
 constexpr double slack_of(std::size_t size) { return 2.0 * (static_cast<double>(size) * 0x1p-53 + 2e-12); }
 
 // Rows of more are left to the exact sums.
 inline constexpr std::size_t kMaxGuessed = std::size_t{1} << 21;
 
-// The same for sums of `rough_sums`. With d = (x - greatest) / temperature and u = 2^-24, a weight is wrong by
-// |d| u for rounding x - greatest, and by 4 u for the rest. Weighted by themselves, the |d| average to the entropy of
-// the distribution less log(sum of the weights), so to log(2^21) < 14.6 at most: sums are within 14.6 u + 2 u, and
-// chains of eight additions add 7 u. A difference of two is within twice that: 48 u < 3e-6.
+// The same for sums of `rough_sums`. With d = (x - greatest) / temperature and u = 2^-24, a weight is wrong by |d| u for
+// rounding x - greatest, and by 4 u for the rest. Weighted by themselves, the |d| average to the entropy of the
+// distribution less log(sum of the weights), so to log(2^21) < 14.6 at most: sums are within 14.6 u + 4 u, and chains of
+// eight additions add 7 u. A difference of two is within twice that: 52 u < 3.2e-6.
 inline constexpr double kRoughSlack = 4e-6;
 
 // Exponents of estimates are clamped here; 2^21 such weights are below any rounding.
@@ -66,7 +66,8 @@ struct Buckets {
   double per_power;
 };
 
-// Values in ascending order of ids; ids[i] is the id of values[i], or i itself where ids is null. `maxima` may be null.
+// Values in ascending order of ids; ids[i] is the id of values[i], or i itself where ids is null. `maxima` may be null;
+// ids must be readable up to kOverrun past the last.
 template <class T>
 struct Values {
   const T* values;

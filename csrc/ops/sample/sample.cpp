@@ -22,8 +22,16 @@ constexpr Kernel kKernels[] = {
 #undef TRIV_KERNEL
 };
 
-// Below so many logits a second thread costs more than it brings.
-constexpr std::size_t kMinParallelWork = std::size_t{1} << 16;
+// Below so many logits looked at a second thread costs more than it brings. A greedy row looks at each once, others
+// weigh them too, which takes several times as long.
+constexpr std::size_t kMinParallelWork = std::size_t{1} << 17;
+constexpr std::size_t kWeighingWork = 6;
+
+std::size_t work_of(std::span<const Row> rows, std::size_t vocab_size) {
+  std::size_t work = 0;
+  for (const Row& row : rows) work += row.is_greedy() && row.num_logprobs < 0 ? 1 : kWeighingWork;
+  return work * vocab_size;
+}
 
 void check_ids(std::span<const std::int32_t> ids, const char* what, std::size_t row, std::size_t vocab_size) {
   for (const std::int32_t id : ids) {
@@ -132,7 +140,7 @@ std::size_t sample(const Kernel& kernel, Span2d<const float> logits, std::span<c
       is_out_of_memory.store(true, std::memory_order_relaxed);
     }
   };
-  parallel_for(rows.size(), logits.rows * logits.cols < kMinParallelWork ? rows.size() : 1, run_rows);
+  parallel_for(rows.size(), work_of(rows, logits.cols) < kMinParallelWork ? rows.size() : 1, run_rows);
   if (is_out_of_memory.load(std::memory_order_relaxed)) throw std::bad_alloc();
   return failed.load(std::memory_order_relaxed);
 }

@@ -13,8 +13,9 @@ namespace {
 // registers from the loops that need it once.
 template <class T>
 [[gnu::noinline]] const T* padded_run(const T* x, std::size_t size, std::size_t first, std::size_t width, T* buffer) {
-  for (std::size_t i = 0; i < width; ++i)
+  for (std::size_t i = 0; i < width; ++i) {
     buffer[i] = first + i < size ? x[first + i] : static_cast<T>(-__builtin_inf());
+  }
   return buffer;
 }
 

@@ -107,7 +107,8 @@ class _Batch:
             repetition, presence = params.repetition_penalty, params.presence_penalty
             frequency = params.frequency_penalty
             has_penalty = repetition != 1.0 or presence != 0.0 or frequency != 0.0
-            if has_penalty or params.logit_bias or row.bad_word_ids or row.held_back_ids:
+            is_edited = has_penalty or params.logit_bias or row.bad_word_ids or row.held_back_ids
+            if is_edited and target is None:  # scores are of the model's own distribution
                 self.lists.append(_lists_of(index, row, params))
             pack_into(
                 records,
