@@ -103,6 +103,18 @@ TEST(threads_change_no_bit) {
   });
 }
 
+TEST(a_team_of_another_size_than_planned_gives_the_same_bits) {
+  const Shape shape{3, 1, 32, 0, 0};
+  World world(best(active_isa()), shape, KVType::kBf16, 600);
+  for (const int threads : {1, 2}) {
+    set_num_threads(threads);
+    std::vector<float> out(world.row_size(), NAN);
+    attend_into(world.kernel, world.owned.store, shape, {{599, 1, world.pages}}, {1},
+                {out.data(), world.row_size(), nullptr, nullptr}, 5);
+    EXPECT_ROWS(world.has_rows(599, 1, out.data()), world);
+  }
+}
+
 // Requests that decode, verify and prefill in one step; some share pages with each other, some hold copies.
 TEST(neighbours_and_shared_pages_change_no_bit) {
   for_each_world([](World& world) {
@@ -183,7 +195,7 @@ TEST(operands_hold_the_rows_that_floats_hold) {
         const operand::Row row = operand::row_at(layout, expected.data(), count, t);
         operand::write_groups(layout, row, 0, floats.data() + t * 192, 192);
       }
-      attend_into(kernel, world.owned.store, shape, requests, {1}, {nullptr, 0, &layout, out.data()});
+      attend_into(kernel, world.owned.store, shape, requests, {1}, {nullptr, 0, &layout, out.data()}, num_threads());
       EXPECT(out == expected, "%s: format %d", kernel.name, static_cast<int>(layout.format));
     }
   }

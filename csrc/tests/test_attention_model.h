@@ -61,10 +61,11 @@ inline double query_element(KVType type, const std::vector<std::byte>& query, st
   return bf16_value(unit);
 }
 
-// One layer's attention of a step into `output`; queries of request b follow from seeds[b].
+// One layer's attention of a step into `output`, planned for so many members; queries of request b follow from
+// seeds[b].
 inline void attend_into(const Kernel& kernel, const Store& store, const Shape& shape,
-                        const std::vector<Request>& requests, const std::vector<unsigned>& seeds,
-                        const Output& output) {
+                        const std::vector<Request>& requests, const std::vector<unsigned>& seeds, const Output& output,
+                        int members) {
   const Step step(requests);
   std::vector<std::byte> queries;
   for (std::size_t b = 0; b < requests.size(); ++b) {
@@ -74,7 +75,7 @@ inline void attend_into(const Kernel& kernel, const Store& store, const Shape& s
     }
   }
   Work work;
-  work.build(step.rows(), shape.geometry(), num_threads());
+  work.build(step.rows(), shape.geometry(), members);
   const Args args{&store, store.num_layers - 1, queries.data(), shape.soft_cap, output};
   const std::size_t bytes = (scratch_bytes(store.width) + 63) / 64 * 64;
   std::vector<std::byte> scratch(bytes * static_cast<std::size_t>(num_threads()) + 64);
@@ -91,7 +92,7 @@ inline std::vector<float> attend(const Kernel& kernel, const Store& store, const
   std::size_t num_tokens = 0;
   for (const Request& request : requests) num_tokens += request.count;
   std::vector<float> out(num_tokens * row, NAN);
-  attend_into(kernel, store, shape, requests, seeds, {out.data(), row, nullptr, nullptr});
+  attend_into(kernel, store, shape, requests, seeds, {out.data(), row, nullptr, nullptr}, num_threads());
   return out;
 }
 

@@ -100,10 +100,14 @@ std::size_t scratch_bytes(std::size_t width);
 // Runs this member's share of one layer. Holds a barrier of its own where the plan cuts a row's keys between members;
 // ends without one. `scratch` is the member's own, 64-byte aligned.
 //
-// Error of an output element against exact arithmetic on the stored keys and values, with the row's queries as given,
-// V the greatest |v| of the column, S the greatest |score| (natural units), n the number of keys, eps = 2^-24:
-//   kF32                       V * ((2 * D + 8) * eps * S + (n / 16 + 32) * eps)             to first order
-//   kBf16 and kI8              that, and V * 2^-8: shares are rounded to bf16
+// Error of an output element against exact arithmetic on the stored keys and values and the queries as given, to first
+// order; V the greatest |v| of its column, A the greatest sum of |q k * scale| over D, n the number of keys,
+// eps = 2^-24:
+//   kF32            V * 2 * eps * ((D + 4) * A + n + 8 * soft_cap + 64)
+//   kBf16, kI8      that, and V * 2^-8: shares are rounded to bf16
+//
+// Numbers that are not finite reach the rows that see them and, in a chunk, rows of the same request and block of rows
+// before them; never another request.
 void run(const Kernel& kernel, Work& work, const Args& args, Team& team, void* scratch);
 
 }  // namespace trivium::attention
