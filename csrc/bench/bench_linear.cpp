@@ -100,17 +100,6 @@ double peak_of(const Limits& limits, const Format& format) {
   return format.operand == operand::Format::kBf16 ? limits.bf16_ops : limits.f32_ops;
 }
 
-operand::Layout layout_of(const Format& format, std::size_t depth) {
-  operand::Layout layout{};
-  layout.format = format.operand;
-  layout.depth = padded_depth(format, depth);
-  if (format.zero != 0 || format.has_min) {
-    layout.sums[0] = {static_cast<std::uint8_t>(format.group), format.zero};
-    layout.num_sums = 1;
-  }
-  return layout;
-}
-
 // One product on each copy of its weights in turn.
 class Case {
  public:
@@ -121,7 +110,7 @@ class Case {
     part_cols_ = shape.num_cols / parts;
     bytes_ = parts * num_panels(part_cols_) * panel_bytes(format, shape.depth);
     copies_ = is_hot ? 1 : std::max<std::size_t>(1, cold.size() / bytes_);
-    product_.layout = layout_of(format, shape.depth);
+    product_.layout = layout_for(format, shape.depth);
     operand_.resize(num_rows * product_.layout.row_words());
     std::vector<float> x(num_rows * shape.depth);
     std::mt19937 engine(2);

@@ -1,4 +1,4 @@
-// Formats of packed weights, and packing.
+// Packed weights: formats, packing, rows as floats, and products.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/isa.h"
+#include "base/parallel.h"
 #include "bindings/bindings.h"
 #include "ops/linear/linear.h"
 #include "ops/linear/pack.h"
@@ -76,6 +78,56 @@ void pack_codes(const std::string& name, const Any& codes, const Panels& out, co
   linear::pack(format, record, reinterpret_cast<std::byte*>(out.data()));
 }
 
+using ReadPanels = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Ids = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using ReadRows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Rows = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+linear::Weight weight_of(const std::string& name, const ReadPanels& panels, std::size_t num_cols, std::size_t depth) {
+  const linear::Format& format = linear::format_named(name.c_str());
+  const std::size_t expected = linear::num_panels(num_cols) * linear::panel_bytes(format, depth);
+  TRIV_CHECK(panels.size() == expected, "panels of %zu x %zu in %s take %zu bytes, not %zu", num_cols, depth,
+             name.c_str(), expected, panels.size());
+  TRIV_CHECK(reinterpret_cast<std::uintptr_t>(panels.data()) % 16 == 0,
+             "panels do not begin at a multiple of 16 bytes");
+  return {&format, reinterpret_cast<const std::byte*>(panels.data()), num_cols};
+}
+
+void unpack_rows(const std::string& name, const ReadPanels& panels, std::size_t num_cols, const Ids& ids,
+                 const Rows& out) {
+  const std::size_t depth = out.shape(1);
+  const linear::Weight weight = weight_of(name, panels, num_cols, depth);
+  TRIV_CHECK(out.shape(0) == ids.shape(0), "unpack_rows: %zu rows for %zu ids", out.shape(0), ids.shape(0));
+  for (std::size_t i = 0; i < ids.shape(0); ++i) {
+    const std::int64_t id = ids.data()[i];
+    TRIV_CHECK(id >= 0 && static_cast<std::size_t>(id) < num_cols, "unpack_rows: no row %lld among %zu",
+               static_cast<long long>(id), num_cols);
+  }
+  const nb::gil_scoped_release released;
+  parallel_for(ids.shape(0), 16, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) {
+      linear::unpack_row(weight, depth, static_cast<std::size_t>(ids.data()[i]), out.data() + i * depth);
+    }
+  });
+}
+
+const linear::Kernels& kernels_for(const std::optional<std::string>& isa) {
+  const Isa level = isa ? parse_isa(isa->c_str()) : active_isa();
+  TRIV_CHECK(includes(detected_isa(), level), "instruction set '%s' is not among those of this processor",
+             isa_name(level));
+  return linear::best(level);
+}
+
+void multiply_rows(const ReadRows& x, const std::string& name, const ReadPanels& panels, const Rows& out,
+                   const std::optional<std::string>& isa) {
+  const std::size_t depth = x.shape(1);
+  const linear::Weight weight = weight_of(name, panels, out.shape(1), depth);
+  TRIV_CHECK(out.shape(0) == x.shape(0), "multiply: x has M=%zu but out has M=%zu", x.shape(0), out.shape(0));
+  const linear::Kernels& kernels = kernels_for(isa);
+  const nb::gil_scoped_release released;
+  linear::multiply(kernels, weight, depth, x.data(), x.shape(0), out.data());
+}
+
 }  // namespace
 
 void bind_linear(nb::module_& m) {
@@ -86,6 +138,10 @@ void bind_linear(nb::module_& m) {
         "mins"_a.none() = nb::none(), "zeros"_a.none() = nb::none(), "supers"_a.none() = nb::none(),
         "subs"_a.none() = nb::none(), "super_mins"_a.none() = nb::none(), "sub_mins"_a.none() = nb::none(),
         "Lay out a record of codes in panels.");
+  m.def("unpack_rows", &unpack_rows, "format"_a, "panels"_a, "num_cols"_a, "ids"_a, "out"_a.noconvert(),
+        "out [T, K] = rows `ids` [T] of packed panels, as floats.");
+  m.def("multiply", &multiply_rows, "x"_a, "format"_a, "panels"_a, "out"_a.noconvert(), "isa"_a.none() = nb::none(),
+        "out [M, N] = x [M, K], in the operand format of `format`, times packed panels, transposed.");
 }
 
 }  // namespace trivium::bindings

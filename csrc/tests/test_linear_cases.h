@@ -142,17 +142,6 @@ class Matrix {
   Aligned panels_;
 };
 
-inline operand::Layout layout_for(const Format& format, std::size_t depth) {
-  operand::Layout layout{};
-  layout.format = format.operand;
-  layout.depth = padded_depth(format, depth);
-  if (format.zero != 0 || format.has_min) {
-    layout.sums[0] = {static_cast<std::uint8_t>(format.group), format.zero};
-    layout.num_sums = 1;
-  }
-  return layout;
-}
-
 // Rows of activations as an operand.
 class Rows {
  public:

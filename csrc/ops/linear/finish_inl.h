@@ -66,18 +66,17 @@ void store_rows(const FinishArgs& args) {
   }
 }
 
+// Two passes over the rows: within one, neither waits for the other's long chains.
 template <class L, Activation activation>
 void gate_rows(const FinishArgs& args) {
+  for (std::size_t i = 0; i < args.num_rows * kPanel; i += L::kCols) {
+    L::store(L::mul(activated<L, activation>(L::load(args.y + i)), L::load(args.up + i)), args.y + i);
+  }
   const operand::Layout& layout = *args.epilogue->operand_layout;
   operand::Row row = operand::row_at(layout, args.epilogue->operand, args.total_rows, args.first_row);
-  float* gate = args.y;
-  const float* up = args.up;
   const float zeros[operand::kGroup] = {};
-  for (std::size_t r = 0; r < args.num_rows; ++r, gate += kPanel, up += kPanel, ++row.words) {
-    for (std::size_t n = 0; n < kPanel; n += L::kCols) {
-      L::store(L::mul(activated<L, activation>(L::load(gate + n)), L::load(up + n)), gate + n);
-    }
-    operand::write_groups(layout, row, args.first_col, gate, kPanel);
+  for (std::size_t r = 0; r < args.num_rows; ++r, ++row.words) {
+    operand::write_groups(layout, row, args.first_col, args.y + r * kPanel, kPanel);
     for (std::size_t n = 0; n < args.num_pad; n += operand::kGroup) {
       operand::write_groups(layout, row, args.first_col + kPanel + n, zeros, operand::kGroup);
     }

@@ -10,8 +10,11 @@
 //   at the group's end    acc[r][v] = fma(float(dot[r]), scale_w * scale_x[r], acc[r][v])
 //                         acc[r][v] = fma(min_w, sum_x[r], acc[r][v])
 //
-// Registers: kRows of dot, kRows * kVecs of acc, w, x, masks; later scale_w and min_w in the place of w and x. The
-// int_vectors of each level keeps that below its number of registers.
+// scale_w and min_w are read first, since they lie first: out of order, the stream of cold weights comes in at half the
+// rate.
+//
+// Registers: kRows of dot, kRows * kVecs of acc, w, x, scale_w, min_w, masks. The int_vectors of each level keeps that
+// below its number of registers.
 #pragma once
 
 #include <cstddef>
@@ -93,15 +96,13 @@ template <class L, class F, int kRows, int kVecs>
           const std::byte* piece_group = reloaded(group);
           const std::uint32_t* piece_units = reloaded(units) + kPiece * Tile::kPieceQuads * stride;
           const std::uint32_t* piece_sums = kHasSums ? reloaded(sums) + kPiece * stride : nullptr;
+          Floats scale = L::zero();
+          Floats min = L::zero();
+          if constexpr (!F::kHasColumnScale) scale = F::template scale<L>(scales, block, piece_group, kPiece, col);
+          if constexpr (F::kHasMin) min = F::template min<L>(mins, block, piece_group, kPiece, col);
           typename Tile::Dot dot[kRows];
           Tile::multiply(piece_group + F::kCodesAt + offset + vector_offset<L>(v, F::kBits), piece, piece_units,
                          piece_sums, stride, dot);
-          Floats scale = L::zero();
-          Floats min = L::zero();
-          if constexpr (!F::kHasColumnScale) {
-            scale = F::template scale<L>(scales, reloaded(block), piece_group, kPiece, col);
-          }
-          if constexpr (F::kHasMin) min = F::template min<L>(mins, reloaded(block), piece_group, kPiece, col);
           tile.template add<v>(scale, min, reloaded(unit_scales), piece_sums, dot);
         });
       });

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <memory>
+#include <vector>
 
 #include "base/check.h"
+#include "base/parallel.h"
 #include "ops/linear/blocks.h"
 #include "ops/linear/kernels.h"
 
@@ -21,7 +23,7 @@ constexpr std::size_t kMaxParts = 3;
 
 // From so many rows on, the next panel is fetched while one is computed. Fewer rows read at the rate of memory anyway,
 // and a fetch in between only slows the stream.
-constexpr std::size_t kAheadRows = 1;
+constexpr std::size_t kAheadRows = 5;
 
 // A panel that is unpacked: codes, scales, minima.
 constexpr std::size_t unpacked_bytes(std::size_t depth) {
@@ -311,6 +313,43 @@ void run(const Kernels& kernels, const Product& product, Tactic tactic, Team& te
   if (product.num_rows == 0) return;
   Member member(kernels, product, tactic, scratch);
   member.run(team.share(member.num_columns() * operand::Tiles{product.num_rows}.count()));
+}
+
+operand::Layout layout_for(const Format& format, std::size_t depth) {
+  operand::Layout layout{};
+  layout.format = format.operand;
+  layout.depth = padded_depth(format, depth);
+  if (format.zero != 0 || format.has_min) {
+    layout.sums[0] = {static_cast<std::uint8_t>(format.group), format.zero};
+    layout.num_sums = 1;
+  }
+  return layout;
+}
+
+void multiply(const Kernels& kernels, const Weight& weight, std::size_t depth, const float* x, std::size_t num_rows,
+              float* out) {
+  if (num_rows == 0) return;
+  const operand::Layout layout = layout_for(*weight.format, depth);
+  std::vector<std::uint32_t> operand(num_rows * layout.row_words());
+  operand::write_rows(x, num_rows, depth, layout, operand.data());
+  const std::size_t sum = 0;
+  Product product{};
+  product.parts = {&weight, 1};
+  product.sums = {&sum, 1};
+  product.layout = layout;
+  product.operand = operand.data();
+  product.num_rows = num_rows;
+  product.epilogue.scale = 1.0F;
+  product.epilogue.out = out;
+  product.epilogue.out_stride = weight.num_cols;
+  check(product);
+  const std::size_t room = (scratch_bytes(layout.depth) + kLine - 1) / kLine * kLine + kLine;
+  const auto members = static_cast<std::size_t>(num_threads());
+  const std::unique_ptr<std::byte[]> scratch(new std::byte[room * members + kLine]);
+  std::byte* first = scratch.get() + (kLine - reinterpret_cast<std::uintptr_t>(scratch.get()) % kLine) % kLine;
+  run_team([&](Team& team) {
+    run(kernels, product, Tactic::kAuto, team, first + room * static_cast<std::size_t>(team.index()));
+  });
 }
 
 }  // namespace trivium::linear

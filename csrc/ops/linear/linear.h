@@ -93,6 +93,14 @@ void check(const Product& product);
 // Ends without a barrier. `scratch` is the member's own, 64-byte aligned. The operand must not overlap what is written.
 void run(const Kernels& kernels, const Product& product, Tactic tactic, Team& team, void* scratch);
 
+// out [M, N] = x [M, K] * W^T with all threads: the rows are written as an operand first. Allocates; for tools and
+// tests.
+void multiply(const Kernels& kernels, const Weight& weight, std::size_t depth, const float* x, std::size_t num_rows,
+              float* out);
+
+// The operand that products with one matrix of this format need: its padded depth, and the sum it reads.
+operand::Layout layout_for(const Format& format, std::size_t depth);
+
 // Rows of a packed matrix as float32, [count, K] without padding: W[ids[i], :] exactly as the format defines them.
 // For embeddings, and for the test of exactness.
 void unpack_row(const Weight& weight, std::size_t depth, std::size_t row, float* out);

@@ -1,4 +1,4 @@
-"""Packed weights: the formats that native products multiply with, and how a record of codes becomes panels.
+"""Packed weights: the formats that native products multiply with, how a record becomes panels, and products.
 
 What a record holds is said where records are made (`weights.kinds`); csrc/ops/linear draws the panels.
 """
@@ -102,6 +102,61 @@ class Packer:
         except ValueError as error:
             raise InternalError(str(error)) from None
         return out
+
+
+def unpack_rows(
+    format_name: str, panels: NDArray[np.uint8], num_cols: int, depth: int, ids: NDArray[np.integer]
+) -> NDArray[np.float32]:
+    """Return rows of a packed matrix [N, K] exactly as its format defines them.
+
+    Args:
+        format_name: One of `formats()`.
+        panels: What `Packer.pack` returns.
+        num_cols: N.
+        depth: K.
+        ids: [T] rows, each below N.
+
+    Returns:
+        [T, K] float32.
+
+    Raises:
+        InternalError: The panels have another size, or an id is not a row.
+    """
+    out = np.empty((len(ids), depth), np.float32)
+    try:
+        _module().unpack_rows(format_name, panels, num_cols, np.ascontiguousarray(ids, np.int64), out)
+    except ValueError as error:
+        raise InternalError(str(error)) from None
+    return out
+
+
+def multiply(
+    x: NDArray[np.float32], format_name: str, panels: NDArray[np.uint8], num_cols: int, *, isa: str | None = None
+) -> NDArray[np.float32]:
+    """Multiply rows by a packed matrix: `out[m, n] = sum over k of x[m, k] * W[n, k]`.
+
+    `x` is rounded to the format's operand first: int8 with a scale per 32 values where weights have codes, bfloat16
+    where they are bfloat16.
+
+    Args:
+        x: [M, K] float32, C-contiguous.
+        format_name: One of `formats()`.
+        panels: What `Packer.pack` returns.
+        num_cols: N.
+        isa: Instruction set to use instead of the active one.
+
+    Returns:
+        [M, N] float32.
+
+    Raises:
+        InternalError: The panels have another size, or the processor lacks `isa`.
+    """
+    out = np.empty((len(x), num_cols), np.float32)
+    try:
+        _module().multiply(x, format_name, panels, out, isa)
+    except ValueError as error:
+        raise InternalError(str(error)) from None
+    return out
 
 
 def _bytes_view(array: NDArray[Any]) -> NDArray[Any]:
