@@ -67,6 +67,14 @@ def panel_bytes(format: str, depth: int) -> int:
 def pack_codes(format: str, codes: Annotated[NDArray, dict(order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], scales: Annotated[NDArray, dict(order='C', device='cpu', writable=False)] | None = None, mins: Annotated[NDArray, dict(order='C', device='cpu', writable=False)] | None = None, zeros: Annotated[NDArray, dict(order='C', device='cpu', writable=False)] | None = None, supers: Annotated[NDArray, dict(order='C', device='cpu', writable=False)] | None = None, subs: Annotated[NDArray, dict(order='C', device='cpu', writable=False)] | None = None, super_mins: Annotated[NDArray, dict(order='C', device='cpu', writable=False)] | None = None, sub_mins: Annotated[NDArray, dict(order='C', device='cpu', writable=False)] | None = None) -> None:
     """Lay out a record of codes in panels."""
 
+def unpack_rows(format: str, panels: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], num_cols: int, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    """out [T, K] = rows `ids` [T] of packed panels, as floats."""
+
+def multiply(x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], format: str, panels: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], isa: str | None = None) -> None:
+    """
+    out [M, N] = x [M, K], in the operand format of `format`, times packed panels, transposed.
+    """
+
 class OperandLayout:
     """How rows of activations are stored for a product."""
 
