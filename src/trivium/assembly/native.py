@@ -30,6 +30,7 @@ from trivium.weights.quantize import chosen_format
 from trivium.weights.store import cache_directory
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
     from typing import Literal
 
@@ -118,11 +119,16 @@ class NativeParts:
             compiler=compiler_version(),
         )
 
-    def build(self) -> Plan:
-        """Compile a plan."""
+    def build(self, without: Collection[str] = ()) -> Plan:
+        """Compile a plan.
+
+        Args:
+            without: Names of passes to leave out, to measure what they bring.
+        """
         from trivium.compile.build import build_plan  # noqa: PLC0415  (start-up time: most plans are found)
         from trivium.compile.emit import PlanFacts  # noqa: PLC0415
         from trivium.compile.formats import format_named  # noqa: PLC0415
+        from trivium.compile.pipeline import PASSES  # noqa: PLC0415
 
         facts = PlanFacts(
             config=self._model.config,
@@ -130,7 +136,7 @@ class NativeParts:
             kv=self._kv,
             limits=self._limits,
         )
-        return build_plan(self.graph, facts)
+        return build_plan(self.graph, facts, passes=[each for each in PASSES if each.name not in without])
 
     def packed(self, report: Report) -> PackedWeights:
         """Map the packed weights, packing them first where they are not here.

@@ -6,7 +6,7 @@ any stage can be printed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trivium.base.errors import InternalError
@@ -62,20 +62,23 @@ VIEWS = ("reshape",)
 """Ops that need no instruction: their result is the same bytes."""
 
 
-def run_passes(graph: Graph, options: PassOptions, *, on_pass: OnPass | None = None) -> Graph:
+def run_passes(
+    graph: Graph, options: PassOptions, *, on_pass: OnPass | None = None, passes: Sequence[Pass] = PASSES
+) -> Graph:
     """Turn a model's graph into one whose ops are instructions.
 
     Args:
         graph: A verified graph.
         options: Facts about the weights, and which program is wanted.
         on_pass: Told of the graph as it came (as `BEFORE`), and after each pass.
+        passes: Fewer than all to measure what one brings; some make the only instruction there is for an op.
 
     Raises:
         InternalError: A pass made an illegal graph; or an op is left that no instruction runs.
     """
     listener = on_pass or _nobody
     listener(BEFORE, graph)
-    for each in PASSES:
+    for each in passes:
         graph = each.run(graph, options)
         try:
             verify(graph)
