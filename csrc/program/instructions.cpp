@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/check.h"
 #include "base/isa.h"
 
 namespace trivium::program {
@@ -59,7 +60,7 @@ linear::Product Project::product(const Frame* frame) const {
   made.epilogue.activation = activation;
   made.epilogue.out = static_cast<float*>(at(out_at));
   made.epilogue.out_stride = out_stride;
-  made.epilogue.operand_layout = &out_layout;
+  made.epilogue.operand_layout = out_operand_at == kNowhere ? nullptr : &out_layout;
   made.epilogue.operand = at(out_operand_at);
   return made;
 }
@@ -71,7 +72,18 @@ linear::Tactic Project::tactic_for(std::size_t num_rows) const {
   return tactic;
 }
 
-void Project::check() const { linear::check(product(nullptr)); }
+void Project::check() const {
+  linear::check(product(nullptr));
+  std::size_t num_cols = 0;
+  for (const linear::Weight& part : parts) num_cols += part.num_cols;
+  TRIV_CHECK(delta_at == kNowhere || delta_stride >= num_cols, "project: a delta of %zu columns for %zu", delta_stride,
+             num_cols);
+  const bool is_gated = kind == linear::EpilogueKind::kGated;
+  TRIV_CHECK(out_at != kNowhere || (is_gated && out_operand_at != kNowhere), "project: its rows are written nowhere");
+  const std::size_t out_cols = is_gated ? parts[0].num_cols : num_cols;
+  TRIV_CHECK(out_at == kNowhere || out_stride >= out_cols, "project: rows of %zu floats for %zu columns", out_stride,
+             out_cols);
+}
 
 void Project::run(const Frame& frame, Team& team) const {
   static const linear::Kernels& kernels = linear::best(active_isa());

@@ -180,6 +180,76 @@ TEST(a_gated_product_writes_the_operand_that_its_floats_would_make) {
   }
 }
 
+// gate and up each take their delta before the activation; rows of floats go beside the operand, or instead of it.
+TEST(a_gated_product_takes_deltas_and_writes_floats_that_make_its_operand) {
+  constexpr std::size_t kCols = 70;
+  constexpr std::size_t kDeltaStride = 2 * kCols + 5;
+  constexpr std::size_t kOutStride = kCols + 3;
+  const Matrix gate(format_named("i4m_g32"), kCols, kDepth, 17);
+  const Matrix up(format_named("i8_g32"), kCols, kDepth, 18);
+  const Weight weights[2] = {gate.weight(), up.weight()};
+  const std::size_t sums[2] = {0, 1};
+  const operand::Layout layout{operand::Format::kQ8, kDepth, {{32, 0}, {32, 128}}, 2};
+  const operand::Layout next{operand::Format::kQ8, 96, {{16, 32}, {32, 0}}, 2};
+  const std::vector<float> bias = normal(2 * kCols, 19);
+  set_num_threads(2);
+  for (const std::size_t num_rows : {1, 5, 13}) {
+    const std::vector<float> x = normal(num_rows * kDepth, 20);
+    const std::vector<float> deltas = normal(num_rows * kDeltaStride, 21);
+    const std::vector<float> nothing(num_rows * kDeltaStride, -0.0F);
+    const Rows rows(layout, x.data(), num_rows, kDepth);
+    for (const Kernels* kernels : all()) {
+      if (!runs_here(*kernels)) continue;
+      const char* level = isa_name(isa_of(*kernels));
+      const auto floats_of = [&](const float* delta, std::uint32_t* operand) {
+        std::vector<float> out(num_rows * kOutStride, 77.0F);
+        Epilogue epilogue = store_to(out.data(), kOutStride);
+        epilogue.kind = EpilogueKind::kGated;
+        epilogue.bias = bias.data();
+        epilogue.delta = delta;
+        epilogue.delta_stride = kDeltaStride;
+        epilogue.activation = Activation::kSilu;
+        epilogue.operand_layout = operand == nullptr ? nullptr : &next;
+        epilogue.operand = operand;
+        run_all(*kernels, {weights, sums, layout, rows.data(), num_rows, epilogue});
+        return out;
+      };
+      const auto same = [](const std::vector<float>& a, const std::vector<float>& b) {
+        return std::memcmp(a.data(), b.data(), 4 * a.size()) == 0;
+      };
+      std::vector<std::uint32_t> operand(num_rows * next.row_words(), 0xDEADBEEFU);
+      const std::vector<float> out = floats_of(deltas.data(), operand.data());
+      EXPECT(same(out, floats_of(deltas.data(), nullptr)), "%s: M=%zu: floats alone differ", level, num_rows);
+      EXPECT(same(floats_of(nothing.data(), nullptr), floats_of(nullptr, nullptr)),
+             "%s: M=%zu: negative zeros are not nothing", level, num_rows);
+      const std::vector<float> g =
+          multiply(*kernels, gate, Rows(layout_for(*weights[0].format, kDepth), x.data(), num_rows, kDepth));
+      const std::vector<float> u =
+          multiply(*kernels, up, Rows(layout_for(*weights[1].format, kDepth), x.data(), num_rows, kDepth));
+      const double worst = worst_of(
+          out,
+          [&](std::size_t i) {
+            const std::size_t m = i / kOutStride;
+            const std::size_t n = i % kOutStride;
+            if (n >= kCols) return 77.0;  // past the columns: not written
+            const float* delta = deltas.data() + m * kDeltaStride;
+            const double gated =
+                static_cast<double>(g[m * kCols + n]) + static_cast<double>(delta[n]) + static_cast<double>(bias[n]);
+            const double other = static_cast<double>(u[m * kCols + n]) + static_cast<double>(delta[kCols + n]) +
+                                 static_cast<double>(bias[kCols + n]);
+            return silu(gated) * other;
+          },
+          1.0);
+      EXPECT(worst < 4e-6, "%s: M=%zu: off by %g", level, num_rows, worst);
+      std::vector<float> packed(num_rows * kCols);
+      for (std::size_t i = 0; i < packed.size(); ++i) packed[i] = out[i / kCols * kOutStride + i % kCols];
+      std::vector<std::uint32_t> expected(num_rows * next.row_words());
+      operand::write_rows(packed.data(), num_rows, kCols, next, expected.data());
+      EXPECT(operand == expected, "%s: M=%zu: the operand is not that of the floats", level, num_rows);
+    }
+  }
+}
+
 TEST(a_gated_row_has_the_same_words_in_any_company) {
   constexpr std::size_t kCols = 96;
   const Matrix gate(format_named("q4_k"), kCols, 512, 13);

@@ -72,6 +72,8 @@ void gate_rows(const FinishArgs& args) {
   for (std::size_t i = 0; i < args.num_rows * kPanel; i += L::kCols) {
     L::store(L::mul(activated<L, activation>(L::load(args.y + i)), L::load(args.up + i)), args.y + i);
   }
+  if (args.epilogue->out != nullptr) store_rows<L, false>(args);
+  if (args.epilogue->operand_layout == nullptr) return;
   const operand::Layout& layout = *args.epilogue->operand_layout;
   operand::Row row = operand::row_at(layout, args.epilogue->operand, args.total_rows, args.first_row);
   const float zeros[operand::kGroup] = {};

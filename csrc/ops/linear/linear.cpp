@@ -147,7 +147,8 @@ class Member {
     args.num_cols = std::min(kPanel, num_cols - args.first_col);
     args.up_col = num_cols + args.first_col;
     const bool is_last = column + 1 == num_panels(num_cols);
-    args.num_pad = is_last ? product_.epilogue.operand_layout->depth - (column + 1) * kPanel : 0;
+    const operand::Layout* written = product_.epilogue.operand_layout;
+    args.num_pad = is_last && written != nullptr ? written->depth - (column + 1) * kPanel : 0;
     for (std::size_t tile = first_tile; tile < end_tile; ++tile) {
       for (std::size_t i = 0; i < 2; ++i) {
         multiply(sources[i], tile, tile - first_tile, end_tile - first_tile, results(i));
@@ -304,8 +305,9 @@ void check(const Product& product) {
   if (product.epilogue.kind != EpilogueKind::kGated) return;
   TRIV_CHECK(count == 2 && product.parts[0].num_cols == product.parts[1].num_cols,
              "linear: a gated product has two parts with as many columns");
-  TRIV_CHECK(product.epilogue.operand_layout->depth >= num_panels(product.parts[0].num_cols) * kPanel,
-             "linear: the gated operand has depth %zu for %zu columns", product.epilogue.operand_layout->depth,
+  const operand::Layout* written = product.epilogue.operand_layout;
+  TRIV_CHECK(written == nullptr || written->depth >= num_panels(product.parts[0].num_cols) * kPanel,
+             "linear: the gated operand has depth %zu for %zu columns", written == nullptr ? 0 : written->depth,
              product.parts[0].num_cols);
 }
 

@@ -42,20 +42,21 @@ enum class Activation : std::uint8_t { kSilu, kGeluTanh };
 //
 //   kStore   out[m, n]  = v                                          v = (y + bias + delta) * scale, soft-capped
 //   kAdd     out[m, n] += v                                          the residual
-//   kGated   operand row m, element n = activation(v_gate) * v_up    parts are (gate, up); written as an operand
+//   kGated   y[m, n]    = activation(v_gate) * v_up                  parts are (gate, up); written as an operand, as
+//                                                                    rows out[m, n] of floats, or as both
 enum class EpilogueKind : std::uint8_t { kStore, kAdd, kGated };
 
 struct Epilogue {
   EpilogueKind kind;
   const float* bias;   // [all columns of all parts, in order], or null
-  const float* delta;  // [M, delta_stride] added before everything else, or null: an adapter's product
+  const float* delta;  // [M, delta_stride] likewise, added before everything else, or null: an adapter's product
   std::size_t delta_stride;
   float scale;     // 1: none
   float soft_cap;  // 0: none; else cap * tanh(v / cap)
   Activation activation;
-  float* out;  // kStore, kAdd: [M, out_stride]
+  float* out;  // [M, out_stride]; kGated: or null
   std::size_t out_stride;
-  const operand::Layout* operand_layout;  // kGated
+  const operand::Layout* operand_layout;  // kGated: null where no operand is wanted
   void* operand;                          // kGated
 };
 
@@ -85,8 +86,8 @@ std::size_t scratch_bytes(std::size_t depth);
 enum class Tactic : std::uint8_t { kAuto, kDirect, kUnpacked };
 
 // Throws std::invalid_argument unless the product is well-formed: formats and sums that fit the operand's layout, whole
-// blocks in its depth, and for kGated two parts of equal width and an operand that holds it. For whoever builds
-// products; `run` does not look again.
+// blocks in its depth, and for kGated two parts of equal width and, where one is wanted, an operand that holds it. For
+// whoever builds products; `run` does not look again.
 void check(const Product& product);
 
 // Runs this member's share of a product: a run of (panel, row tile) pairs, so that shares differ by one tile at most.

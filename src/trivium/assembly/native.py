@@ -128,7 +128,6 @@ class NativeParts:
         from trivium.compile.build import build_plan  # noqa: PLC0415  (start-up time: most plans are found)
         from trivium.compile.emit import PlanFacts  # noqa: PLC0415
         from trivium.compile.formats import format_named  # noqa: PLC0415
-        from trivium.compile.pipeline import PASSES  # noqa: PLC0415
 
         facts = PlanFacts(
             config=self._model.config,
@@ -136,7 +135,7 @@ class NativeParts:
             kv=self._kv,
             limits=self._limits,
         )
-        return build_plan(self.graph, facts, passes=[each for each in PASSES if each.name not in without])
+        return build_plan(self.graph, facts, without=without)
 
     def packed(self, report: Report) -> PackedWeights:
         """Map the packed weights, packing them first where they are not here.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from functools import partial
 
 from trivium.compile.emit import PlanFacts, emit
 from trivium.compile.options import PassOptions
-from trivium.compile.pipeline import PASSES, Pass, run_passes
+from trivium.compile.pipeline import run_passes
 from trivium.ir.graph import Graph
 from trivium.plan.program import Plan, ProgramName
 
@@ -16,7 +16,7 @@ OnProgramPass = Callable[[ProgramName, str, Graph], None]
 
 
 def build_plan(
-    graph: Graph, facts: PlanFacts, *, on_pass: OnProgramPass | None = None, passes: Sequence[Pass] = PASSES
+    graph: Graph, facts: PlanFacts, *, on_pass: OnProgramPass | None = None, without: Collection[str] = ()
 ) -> Plan:
     """Compile a model.
 
@@ -24,7 +24,7 @@ def build_plan(
         graph: A verified graph, as `models.build_graph` gives it.
         facts: What the plan is made for.
         on_pass: Told of every stage of both programs.
-        passes: See `run_passes`.
+        without: See `run_passes`.
 
     Returns:
         A plan whose tactics are chosen by rule.
@@ -36,5 +36,5 @@ def build_plan(
     graphs: dict[ProgramName, Graph] = {}
     for name, has_adapters in programs:
         listener = None if on_pass is None else partial(on_pass, name)
-        graphs[name] = run_passes(graph, PassOptions(facts.formats, has_adapters), on_pass=listener, passes=passes)
+        graphs[name] = run_passes(graph, PassOptions(facts.formats, has_adapters), on_pass=listener, without=without)
     return emit(graphs, facts)

@@ -6,7 +6,7 @@ any stage can be printed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from trivium.base.errors import InternalError
@@ -63,7 +63,7 @@ VIEWS = ("reshape",)
 
 
 def run_passes(
-    graph: Graph, options: PassOptions, *, on_pass: OnPass | None = None, passes: Sequence[Pass] = PASSES
+    graph: Graph, options: PassOptions, *, on_pass: OnPass | None = None, without: Collection[str] = ()
 ) -> Graph:
     """Turn a model's graph into one whose ops are instructions.
 
@@ -71,14 +71,17 @@ def run_passes(
         graph: A verified graph.
         options: Facts about the weights, and which program is wanted.
         on_pass: Told of the graph as it came (as `BEFORE`), and after each pass.
-        passes: Fewer than all to measure what one brings; some make the only instruction there is for an op.
+        without: Names of passes to leave out, to measure what they bring; ops that only they turn into instructions
+            are then refused.
 
     Raises:
         InternalError: A pass made an illegal graph; or an op is left that no instruction runs.
     """
     listener = on_pass or _nobody
     listener(BEFORE, graph)
-    for each in passes:
+    for each in PASSES:
+        if each.name in without:
+            continue
         graph = each.run(graph, options)
         try:
             verify(graph)
