@@ -214,9 +214,15 @@ class NativeExecutor:
 
 
 def _refuse_unsupported(step: Step) -> None:
+    """Check what the program does not look at; it checks the rest."""
+    for name in ("reaches", "adapter_slot", "state_slot"):
+        found = getattr(step, name).shape
+        ensure(found == (step.num_requests,), f"step.{name} is {found}, not ({step.num_requests},)")
+    found = step.mask_row.shape
+    ensure(found == step.logit_rows.shape, f"step.mask_row is {found}, not {step.logit_rows.shape}")
     ensure(not len(step.moves), "step has tier moves; this executor has no tiers")
-    ensure(int(step.adapter_slot.max()) == -1, "step has adapters; this executor has none loaded")
-    ensure(int(step.state_slot.max()) == -1, "step has recurrent state; this model has none")
+    ensure(not (step.adapter_slot >= 0).any(), "step has adapters; this executor has none loaded")
+    ensure(not (step.state_slot >= 0).any(), "step has recurrent state; this model has none")
 
 
 def _places(spec: KVSpec) -> dict[int, tuple[int, int]]:
