@@ -1,14 +1,17 @@
 """What HTTP costs: tokens per second of 64 streams through the whole server, against the same loop in one process.
 
-    python benchmarks/http_cost.py [--streams 64] [--tokens 150] [--step-ms 35] [--rounds 5] [--route chat] [--sleep]
+    python benchmarks/http_cost.py [--model smollm2] [--streams 64] [--tokens 150] [--rounds 5] [--route completions]
+                                   [--step-ms 35] [--sleep]
 
-The executor has no model; a step multiplies matrices with the engine's own kernels and threads, so much that 64
-requests take `--step-ms` when nothing else runs. So whatever the server, the client and the wire between them take of
-the cores makes steps longer, as it does with a model. Two engines stand ready, one behind a server and one that is told
-through a pipe to answer the same requests in its own process; rounds alternate. The client is a process of its own that
-only reads. Prints tokens per second of both, what HTTP costs in percent, and microseconds of CPU per token in each
-process. With `--sleep` steps sleep instead: on a busy machine only the CPU per token says anything, and then it is that
-of the server, the wire and the loop alone.
+Two engines stand ready, one behind a server and one that is told through a pipe to answer the same requests in its own
+process; rounds alternate. The client is a process of its own that only reads. Prints tokens per second of both, what
+HTTP costs in percent, and microseconds of CPU per token in each process: on a machine of two cores the client's are
+taken from the engine too.
+
+With `--model` it is `trivium serve MODEL` beside the same engine in process. Without, the executor has no model; a step
+multiplies matrices with the engine's own kernels and threads, so much that 64 requests take `--step-ms` when nothing
+else runs. With `--sleep` steps sleep instead: on a busy machine only the CPU per token says anything, and then it is
+that of the server, the wire and the loop alone.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ import statistics
 import subprocess
 import sys
 import time
+import urllib.request
+import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,24 +39,26 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from loops import PAGE_LEN, TextExecutor, find_tokenizer, make_loop, text_ids
 
 from support.fake_engine import JoiningTemplate, tiny_config, tiny_served
+from trivium.assembly import build_engine
 from trivium.config.options import ServerOptions
+from trivium.config.resolve import options_from
 from trivium.config.sampling import SamplingParams
 from trivium.engine.client import EngineClient
 from trivium.engine.loop import EngineLoop
 from trivium.engine.messages import Submit
 from trivium.engine.process import EngineProcess
 from trivium.kernels.gemm import gemm, pack
+from trivium.plan.machine import measure_limits
 from trivium.server.app import build_app
 from trivium.server.lifetime import bind_socket, serve
 from trivium.server.loading import Found, Opened
 
 DEPTH = 4096
-PROMPT = list(range(5, 25))
+PROMPT_LEN = 20
 MAX_MODEL_LEN = 2048
-ROUTES = {
-    "completions": ("/v1/completions", {"prompt": PROMPT}),
-    "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Tell me of the three roads."}]}),
-}
+PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+READY_S = 60.0
+KV_MEMORY = "512MiB"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +71,8 @@ class Setting:
     """Matrix products per step; 0 sleeps."""
     step_s: float
     tokenizer: str
+    model: str = ""
+    """Served, and run in process; empty for the executor without a model."""
 
 
 class WorkingExecutor(TextExecutor):
@@ -112,15 +121,25 @@ def be_engine(folder: str, epoch: str, parent: str) -> int:
     return EngineProcess(Path(folder), int(epoch), int(parent)).serve(lambda _: working_loop(setting))
 
 
+def prompt_of(name: str, idx: int) -> list[int]:
+    """Return the prompt of one request of a round: no two rounds share one, so that nothing comes from the cache."""
+    first = zlib.crc32(f"{name}-{idx}".encode())
+    return [5 + (first + place * 7919) % 200 for place in range(PROMPT_LEN)]
+
+
 def be_alone(setting: Setting) -> None:
     """Answer all requests in this process for each line of standard input; print the seconds."""
-    loop = working_loop(setting)
+    if setting.model:
+        loop = build_engine(options_from({"model": setting.model, "kv_cache_memory": KV_MEMORY}))
+    else:
+        loop = working_loop(setting)
     params = SamplingParams(max_tokens=setting.tokens, ignore_eos=True, temperature=0.0)
     print("ready", flush=True)
     for line in sys.stdin:
         began = time.perf_counter()
         for idx in range(setting.streams):
-            loop.submit(Submit(request_id=f"{line.strip()}-{idx}", prompt_ids=PROMPT, params=params))
+            name = line.strip()
+            loop.submit(Submit(request_id=f"{name}-{idx}", prompt_ids=prompt_of(name, idx), params=params))
         while loop.has_work:
             loop.step()
         print(time.perf_counter() - began, flush=True)
@@ -141,20 +160,12 @@ async def be_server(setting: Setting) -> int:
 
 def be_client(port: int, setting: Setting, route: str) -> None:
     """Ask `streams` times at once for each line of standard input, read to the ends, print the seconds."""
-    path, asked = ROUTES[route]
-    body = {
-        "model": "tiny", "stream": True, "max_tokens": setting.tokens, "ignore_eos": True, "temperature": 0.0, **asked,
-    }  # fmt: skip
-    payload = json.dumps(body).encode()
-    request = (
-        f"POST {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(payload)}\r\n\r\n"
-    ).encode() + payload
     buffer = bytearray(1 << 16)
-    for _ in sys.stdin:
+    for line in sys.stdin:
+        requests = [request_bytes(setting, route, line.strip(), idx) for idx in range(setting.streams)]
         began = time.perf_counter()
         with selectors.DefaultSelector() as waiting:
-            for _ in range(setting.streams):
+            for request in requests:
                 connection = socket.create_connection(("127.0.0.1", port))
                 connection.sendall(request)
                 waiting.register(connection, selectors.EVENT_READ)
@@ -166,15 +177,32 @@ def be_client(port: int, setting: Setting, route: str) -> None:
         print(time.perf_counter() - began, flush=True)
 
 
+def request_bytes(setting: Setting, route: str, name: str, idx: int) -> bytes:
+    """Write the request for one stream of a round."""
+    body: dict[str, object] = {
+        "model": setting.model or "tiny", "stream": True, "max_tokens": setting.tokens, "ignore_eos": True,
+        "temperature": 0.0,
+    }  # fmt: skip
+    if route == "chat":
+        body["messages"] = [{"role": "user", "content": f"Tell me of road {name}-{idx}."}]
+    else:
+        body["prompt"] = prompt_of(name, idx)
+    payload = json.dumps(body).encode()
+    return (
+        f"POST {PATHS[route]} HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(payload)}\r\n\r\n"
+    ).encode() + payload
+
+
 # -- measuring -------------------------------------------------------------------------------------------------------
 
 
 class Child:
     """One of the processes, asked for a run by a line and answering with one."""
 
-    def __init__(self, role: str, *arguments: str) -> None:
-        self._process = subprocess.Popen(  # noqa: S603  (this file)
-            [sys.executable, __file__, role, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    def __init__(self, *command: str) -> None:
+        self._process = subprocess.Popen(  # noqa: S603  (this file, or our own program)
+            [sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.process = psutil.Process(self._process.pid)
 
@@ -197,6 +225,32 @@ class Child:
         self._process.wait()
 
 
+def start_server(setting: Setting) -> tuple[Child, str]:
+    """Start the server; return it and its port when it takes requests."""
+    if not setting.model:
+        server = Child(__file__, "--server", json.dumps(vars(setting)))
+        return server, server.read()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    server = Child(
+        "-m", "trivium", "serve", setting.model, "--port", port, "--log-level", "error", "--kv-cache-memory", KV_MEMORY
+    )
+    end_s = time.monotonic() + READY_S
+    while time.monotonic() < end_s:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2):
+                return server, port
+        except OSError:
+            time.sleep(0.05)
+    raise RuntimeError(f"the server was not ready within {READY_S:g} s")
+
+
+def engine_of(server: psutil.Process) -> psutil.Process:
+    """Return the engine's process."""
+    return next(child for child in server.children() if {"trivium.assembly", "--engine"} & set(child.cmdline()))
+
+
 def cpu_seconds(process: psutil.Process) -> float:
     """Return the CPU time of a process so far."""
     times = process.cpu_times()
@@ -206,10 +260,11 @@ def cpu_seconds(process: psutil.Process) -> float:
 def measure(setting: Setting, route: str, rounds: int) -> None:
     """Run rounds of both ways and print the medians."""
     packed = json.dumps(vars(setting))
-    alone, server = Child("--alone", packed), Child("--server", packed)
+    alone = Child(__file__, "--alone", packed)
     alone.read()
-    client = Child("--client", packed, server.read(), route)
-    processes = {"server": server.process, "engine": server.process.children()[0], "client": client.process}
+    server, port = start_server(setting)
+    client = Child(__file__, "--client", packed, port, route)
+    processes = {"server": server.process, "engine": engine_of(server.process), "client": client.process}
     count = setting.streams * setting.tokens
     plain: list[float] = []
     over_http: list[float] = []
@@ -241,15 +296,20 @@ def main() -> None:
     parser.add_argument("--step-ms", type=float, default=35.0)
     parser.add_argument("--sleep", action="store_true", help="sleep in every step instead of working")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--route", choices=sorted(ROUTES), default="chat")
+    parser.add_argument("--route", choices=sorted(PATHS), default="completions")
+    parser.add_argument("--model", default="", help="model to serve instead of an executor without one")
     parser.add_argument("--tokenizer", default="smollm2", help="model whose tokenizer to use")
     options = parser.parse_args()
     step_s = options.step_ms / 1e3
-    products = 0 if options.sleep else find_products(options.streams, step_s)
-    print(f"{os.cpu_count()} cores; a step of {options.streams} is {products} products")
-    setting = Setting(
-        streams=options.streams, tokens=options.tokens, products=products, step_s=step_s, tokenizer=options.tokenizer
+    products = 0 if options.sleep or options.model else find_products(options.streams, step_s)
+    stream = measure_limits().memory_bytes / 1e9
+    print(
+        f"{os.cpu_count()} cores, stream {stream:.1f} GB/s; a step of {options.streams} is {options.model or f'{products} products'}"
     )
+    setting = Setting(
+        streams=options.streams, tokens=options.tokens, products=products, step_s=step_s,
+        tokenizer=options.tokenizer, model=options.model,
+    )  # fmt: skip
     measure(setting, options.route, options.rounds)
 
 

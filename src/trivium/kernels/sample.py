@@ -67,6 +67,35 @@ class SampleOutputs:
     """`None` when not asked for."""
 
 
+class SampleSpace:
+    """Where answers are written: arrays that are kept, and grow to the most rows that were ever asked for."""
+
+    def __init__(self) -> None:
+        self._num_rows = 0
+        self._token_ids, self._errors = np.empty(0, np.int32), np.empty(0, np.int32)
+        self._chosen = np.empty(0)
+        self._reports: Reports | None = None
+        self.token_ids, self.errors, self.chosen = self._token_ids, self._errors, self._chosen
+
+    def size_to(self, num_rows: int) -> None:
+        """Make `token_ids`, `errors` and `chosen` so many rows long; what they held is void."""
+        if num_rows == self._num_rows:
+            return
+        if num_rows > len(self._token_ids):
+            self._token_ids, self._errors = np.empty(num_rows, np.int32), np.empty(num_rows, np.int32)
+            self._chosen = np.empty(num_rows)
+        self._num_rows = num_rows
+        self.token_ids, self.errors = self._token_ids[:num_rows], self._errors[:num_rows]
+        self.chosen = self._chosen[:num_rows]
+
+    def reports(self, max_tops: int) -> Reports:
+        """Return room for reports of the present rows with so many alternatives each."""
+        known = self._reports
+        if known is None or known.top_ids.shape != (self._num_rows, max_tops):
+            known = self._reports = _reports(self._num_rows, max_tops)
+        return known
+
+
 def is_available() -> bool:
     """Return whether there are native kernels."""
     return native.load() is not None
@@ -74,13 +103,14 @@ def is_available() -> bool:
 
 def sample(
     logits: NDArray[np.float32],
-    records: bytearray,
+    records: bytearray | memoryview,
     lists: list[RowLists],
     masks: NDArray[np.uint32] | None,
     *,
     max_tops: int | None = None,
     wants_chosen: bool = False,
     isa: str | None = None,
+    space: SampleSpace | None = None,
 ) -> SampleOutputs:
     """Draw or score one token per row.
 
@@ -92,6 +122,7 @@ def sample(
         max_tops: Most alternatives that a record asks for; `None` when none asks for logprobs.
         wants_chosen: Whether a record has `WANTS_CHOSEN`.
         isa: Instruction set to run, for tests; the strongest allowed when `None`.
+        space: Holds the answer, until it is used again; arrays of its own when `None`.
 
     Raises:
         InternalError: The arguments do not fit each other, a token id is outside the vocabulary, or there are no
@@ -100,10 +131,11 @@ def sample(
     module = native.load()
     if module is None:
         raise InternalError("sample: there are no native kernels; use trivium.sampling.pipeline")
-    num_rows = len(logits)
-    token_ids, errors = np.empty(num_rows, np.int32), np.empty(num_rows, np.int32)
-    chosen = np.empty(num_rows) if wants_chosen else None
-    reports = None if max_tops is None else _reports(num_rows, max_tops)
+    space = SampleSpace() if space is None else space
+    space.size_to(len(logits))
+    token_ids, errors = space.token_ids, space.errors
+    chosen = space.chosen if wants_chosen else None
+    reports = None if max_tops is None else space.reports(max_tops)
     arrays = None
     if reports is not None:
         arrays = (reports.logprobs, reports.ranks, reports.num_tops, reports.top_ids, reports.top_logprobs)

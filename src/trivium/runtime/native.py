@@ -21,7 +21,7 @@ from trivium.base.errors import InternalError, ensure
 from trivium.kernels.native import PAGE_LEN
 from trivium.runtime.lower import OPERAND_FORMATS, Lowering, Memory, lower, module
 from trivium.runtime.rope_choice import RopeChoice
-from trivium.sampling.native import sample
+from trivium.sampling.native import Sampler
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -96,6 +96,7 @@ class NativeExecutor:
         self._logit_space = _view(self._arena, logits, plan.limits.max_logit_rows)
         self._logits = self._logit_space[:0]
         self._mask_row: NDArray[np.int32] = self._zeros[:0]
+        self._sampler = Sampler()
         self.weight_bytes = sum(matrix.panels.nbytes for matrix in weights.matrices.values())
 
     @property
@@ -174,7 +175,7 @@ class NativeExecutor:
         """
         wanted = len(self._logits)
         ensure(len(rows) == wanted, f"sample got {len(rows)} rows; the last step wanted {wanted}")
-        return sample(self._logits, rows, masks, self._mask_row)
+        return self._sampler.sample(self._logits, rows, masks, self._mask_row)
 
     def close(self) -> None:
         """Give back weights, KV and arena; the executor is not used afterwards."""

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class SampleRow:
-    """One wanted logits row: draw the next token, or score a known one."""
+    """One wanted logits row: draw the next token, or score a known one.
+
+    A record that comes again in the next step may have another `position`, other `held_back_ids`, and more `tokens`;
+    all else is as it was.
+    """
 
     params: SamplingParams
     """With `seed` and `logprobs_mode` filled in."""
@@ -56,7 +60,8 @@ class Sampled:
     """The sampler's answer, one entry per wanted row, in their order."""
 
     token_ids: NDArray[np.int32]
-    """[R] drawn tokens; the target's id for scored rows; -1 for rows in `errors`."""
+    """[R] drawn tokens; the target's id for scored rows; -1 for rows in `errors`. Valid until the executor samples
+    again, as is `chosen_logprobs`."""
     logprobs: list[TokenLogprobs | None]
     """[R] `None` where none were wanted."""
     chosen_logprobs: NDArray[np.float64] | None = None

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from trivium.config.sampling import SamplingParams
     from trivium.sampling.batch import SampleRow
 
+_POSITION = 68 // 4
+"""Place of a row's position in its record, counted in words of 32 bits; see `kernels.sample.ROW`."""
+_ROW_WORDS = kernel.ROW.size // 4
+
 _ERRORS = {
     kernel.NAN: "the model's greatest logit is nan",
     kernel.INFINITE: "the model's greatest logit is inf",
@@ -52,40 +56,105 @@ def sample(
     Raises:
         InternalError: The arguments do not fit each other. What is wrong inside one row is in `Sampled.errors`.
     """
-    ensure(len(rows) == len(logits), f"{len(rows)} rows for logits of shape {logits.shape}")
-    if not kernel.is_available():
-        return pipeline.sample(logits, rows, masks, mask_row)
-    batch = _Batch(rows, None if masks is None else mask_row)
-    outputs = kernel.sample(
-        logits,
-        batch.records,
-        batch.lists,
-        masks,
-        max_tops=batch.max_tops,
-        wants_chosen=batch.wants_chosen,
-        isa=isa,
-    )
-    sampled = Sampled(token_ids=outputs.token_ids, logprobs=[None] * len(rows), chosen_logprobs=outputs.chosen)
-    if outputs.num_failed:
-        codes = outputs.errors.tolist()
-        sampled.errors = {index: _ERRORS[code] for index, code in enumerate(codes) if code}
-    if outputs.reports is not None:
-        _fill_logprobs(sampled, rows, outputs.reports)
-    return sampled
+    return Sampler().sample(logits, rows, masks, mask_row, isa=isa)
+
+
+class Sampler:
+    """Samples step after step and keeps its arrays: a step like the one before allocates none.
+
+    Invariants:
+        An answer does not depend on what was sampled before.
+    """
+
+    def __init__(self) -> None:
+        self._batch = _Batch()
+        self._space = kernel.SampleSpace()
+
+    def sample(
+        self,
+        logits: NDArray[np.float32],
+        rows: Sequence[SampleRow],
+        masks: NDArray[np.uint32] | None = None,
+        mask_row: NDArray[np.int32] | None = None,
+        *,
+        isa: str | None = None,
+    ) -> Sampled:
+        """Draw, or score, one token per row; see `sample`. The answer's arrays are valid until the next call."""
+        ensure(len(rows) == len(logits), f"{len(rows)} rows for logits of shape {logits.shape}")
+        if not kernel.is_available():
+            return pipeline.sample(logits, rows, masks, mask_row)
+        batch = self._batch
+        batch.pack(rows, None if masks is None else mask_row)
+        outputs = kernel.sample(
+            logits,
+            batch.records,
+            batch.lists,
+            masks,
+            max_tops=batch.max_tops,
+            wants_chosen=batch.wants_chosen,
+            isa=isa,
+            space=self._space,
+        )
+        sampled = Sampled(token_ids=outputs.token_ids, logprobs=[None] * len(rows), chosen_logprobs=outputs.chosen)
+        if outputs.num_failed:
+            codes = outputs.errors.tolist()
+            sampled.errors = {index: _ERRORS[code] for index, code in enumerate(codes) if code}
+        if outputs.reports is not None:
+            _fill_logprobs(sampled, rows, outputs.reports)
+        return sampled
 
 
 class _Batch:
-    """All rows as one buffer of records, and the lists of those that have any."""
+    """All rows as one buffer of records, and the lists of those that have any.
 
-    def __init__(self, rows: Sequence[SampleRow], mask_row: NDArray[np.int32] | None) -> None:
-        self.records = bytearray(kernel.ROW.size * len(rows))
+    ::
+
+        records   [ row 0: 96 bytes .. position .. | row 1 .. position .. | ... ]
+                                        |                     |
+        a step with the same rows writes these alone: rows move on in place (see `SampleRow`)
+    """
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._rows: Sequence[SampleRow] = ()
+        self._is_plain = False
+        """Whether the rows packed last have neither lists nor masks, so that only positions change."""
+        self.records = memoryview(self._buffer)
+        self._words = self.records.cast("I")
         self.lists: list[kernel.RowLists] = []
         self.max_tops: int | None = None
         self.wants_chosen = False
-        self._pack(rows, repeat(-1) if mask_row is None else mask_row.tolist())
 
-    def _pack(self, rows: Sequence[SampleRow], mask_rows: Sequence[int] | repeat[int]) -> None:
-        # One pass with few calls: this runs in every step, for every row.
+    def pack(self, rows: Sequence[SampleRow], mask_row: NDArray[np.int32] | None) -> None:
+        """Describe the rows of a step."""
+        if mask_row is None and self._is_plain and len(rows) == len(self._rows) and self._move_on(rows):
+            return
+        self._make_room(len(rows))
+        self._rows, self.lists = rows, []
+        self._is_plain, self.max_tops, self.wants_chosen = False, None, False
+        self._write(rows, repeat(-1) if mask_row is None else mask_row.tolist())
+        self._is_plain = mask_row is None and not self.lists
+
+    def _move_on(self, rows: Sequence[SampleRow]) -> bool:
+        """Write the positions of rows that are those of the last step; return whether they are."""
+        words, place = self._words, _POSITION
+        for row, known in zip(rows, self._rows, strict=True):
+            if row is not known or row.held_back_ids:
+                return False
+            words[place] = row.position
+            place += _ROW_WORDS
+        return True
+
+    def _make_room(self, num_rows: int) -> None:
+        num_bytes = kernel.ROW.size * num_rows
+        if num_bytes > len(self._buffer):
+            self._buffer = bytearray(num_bytes)
+        if num_bytes != len(self.records):
+            self.records = memoryview(self._buffer)[:num_bytes]
+            self._words = self.records.cast("I")
+
+    def _write(self, rows: Sequence[SampleRow], mask_rows: Sequence[int] | repeat[int]) -> None:
+        # One pass with few calls: this runs in every step that is not like the one before, for every row.
         pack_into, records = kernel.ROW.pack_into, self.records
         offset = 0
         for index, (row, mask) in enumerate(zip(rows, mask_rows, strict=False)):

@@ -165,3 +165,46 @@ def test_without_native_kernels_numpy_samples(monkeypatch: pytest.MonkeyPatch) -
     assert answer.logprobs == wanted.logprobs
     with pytest.raises(InternalError, match="no native kernels"):
         kernel.sample(logits, bytearray(), [], None)
+
+
+@needs_native
+def test_a_sampler_that_is_kept_answers_as_a_fresh_one() -> None:
+    rng = np.random.default_rng(5)
+    sampler, steady = native.Sampler(), [row(choice=i, temperature=0.7, top_p=0.9, position=3) for i in range(5)]
+    others = [
+        [row(num_logprobs=3, best_of=2)],
+        [row(choice=i, logit_bias={7: 50.0}, num_logprobs=i) for i in range(8)],
+        [],
+        [row(choice=9, held_back_ids=(1, 2), temperature=0.0)],
+    ]
+    for step in range(12):
+        rows = others[step // 3] if step % 3 == 2 else steady
+        logits = random_logits(len(rows), 256, seed=int(rng.integers(1 << 30)))
+        answer, wanted = sampler.sample(logits, rows), native.sample(logits, rows)
+        assert answer.token_ids.tolist() == wanted.token_ids.tolist()
+        assert answer.logprobs == wanted.logprobs
+        assert (answer.chosen_logprobs is None) == (wanted.chosen_logprobs is None)
+        for moved in steady:
+            moved.position += 1
+
+
+@needs_native
+def test_rows_that_move_on_are_drawn_at_their_new_positions() -> None:
+    sampler, rows = native.Sampler(), [row(temperature=1.0, position=0)]
+    logits = random_logits(1, V, seed=8, spread=0.01)
+    drawn = set()
+    for position in range(8):
+        rows[0].position = position
+        drawn.add(int(sampler.sample(logits, rows).token_ids[0]))
+    assert len(drawn) == 8  # a stale position would draw one token again and again
+
+
+@needs_native
+def test_tokens_held_back_from_now_on_are_not_drawn() -> None:
+    sampler, rows = native.Sampler(), [row(temperature=0.0)]
+    logits = random_logits(1, 64, seed=2)
+    best = int(sampler.sample(logits, rows).token_ids[0])
+    rows[0].held_back_ids = (best,)
+    assert int(sampler.sample(logits, rows).token_ids[0]) != best
+    rows[0].held_back_ids = ()
+    assert int(sampler.sample(logits, rows).token_ids[0]) == best
