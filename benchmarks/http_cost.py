@@ -26,7 +26,6 @@ import statistics
 import subprocess
 import sys
 import time
-import urllib.request
 import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +36,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from loops import PAGE_LEN, TextExecutor, find_tokenizer, make_loop, text_ids
+from served import Served, cpu_seconds, post_bytes, stream_request
 
 from support.fake_engine import JoiningTemplate, tiny_config, tiny_served
 from trivium.assembly import build_engine
@@ -56,8 +56,7 @@ from trivium.server.loading import Found, Opened
 DEPTH = 4096
 PROMPT_LEN = 20
 MAX_MODEL_LEN = 2048
-PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
-READY_S = 60.0
+ROUTES = ("chat", "completions")
 KV_MEMORY = "512MiB"
 
 
@@ -179,19 +178,14 @@ def be_client(port: int, setting: Setting, route: str) -> None:
 
 def request_bytes(setting: Setting, route: str, name: str, idx: int) -> bytes:
     """Write the request for one stream of a round."""
-    body: dict[str, object] = {
-        "model": setting.model or "tiny", "stream": True, "max_tokens": setting.tokens, "ignore_eos": True,
-        "temperature": 0.0,
+    prompt = prompt_of(name, idx)
+    if route == "completions":
+        return stream_request(setting.model or "tiny", prompt, setting.tokens)
+    body = {
+        "model": setting.model or "tiny", "messages": [{"role": "user", "content": f"Tell me of road {name}-{idx}."}],
+        "max_tokens": setting.tokens, "ignore_eos": True, "temperature": 0.0, "stream": True,
     }  # fmt: skip
-    if route == "chat":
-        body["messages"] = [{"role": "user", "content": f"Tell me of road {name}-{idx}."}]
-    else:
-        body["prompt"] = prompt_of(name, idx)
-    payload = json.dumps(body).encode()
-    return (
-        f"POST {PATHS[route]} HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(payload)}\r\n\r\n"
-    ).encode() + payload
+    return post_bytes("/v1/chat/completions", body)
 
 
 # -- measuring -------------------------------------------------------------------------------------------------------
@@ -225,36 +219,13 @@ class Child:
         self._process.wait()
 
 
-def start_server(setting: Setting) -> tuple[Child, str]:
+def start_server(setting: Setting) -> tuple[Child | Served, int]:
     """Start the server; return it and its port when it takes requests."""
-    if not setting.model:
-        server = Child(__file__, "--server", json.dumps(vars(setting)))
-        return server, server.read()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    server = Child(
-        "-m", "trivium", "serve", setting.model, "--port", port, "--log-level", "error", "--kv-cache-memory", KV_MEMORY
-    )
-    end_s = time.monotonic() + READY_S
-    while time.monotonic() < end_s:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2):
-                return server, port
-        except OSError:
-            time.sleep(0.05)
-    raise RuntimeError(f"the server was not ready within {READY_S:g} s")
-
-
-def engine_of(server: psutil.Process) -> psutil.Process:
-    """Return the engine's process."""
-    return next(child for child in server.children() if {"trivium.assembly", "--engine"} & set(child.cmdline()))
-
-
-def cpu_seconds(process: psutil.Process) -> float:
-    """Return the CPU time of a process so far."""
-    times = process.cpu_times()
-    return float(times.user + times.system)
+    if setting.model:
+        served = Served(setting.model, "--kv-cache-memory", KV_MEMORY)
+        return served, served.port
+    server = Child(__file__, "--server", json.dumps(vars(setting)))
+    return server, int(server.read())
 
 
 def measure(setting: Setting, route: str, rounds: int) -> None:
@@ -263,8 +234,8 @@ def measure(setting: Setting, route: str, rounds: int) -> None:
     alone = Child(__file__, "--alone", packed)
     alone.read()
     server, port = start_server(setting)
-    client = Child(__file__, "--client", packed, port, route)
-    processes = {"server": server.process, "engine": engine_of(server.process), "client": client.process}
+    client = Child(__file__, "--client", packed, str(port), route)
+    processes = {"server": server.process, "engine": server.process.children()[0], "client": client.process}
     count = setting.streams * setting.tokens
     plain: list[float] = []
     over_http: list[float] = []
@@ -296,16 +267,15 @@ def main() -> None:
     parser.add_argument("--step-ms", type=float, default=35.0)
     parser.add_argument("--sleep", action="store_true", help="sleep in every step instead of working")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--route", choices=sorted(PATHS), default="completions")
+    parser.add_argument("--route", choices=ROUTES, default="completions")
     parser.add_argument("--model", default="", help="model to serve instead of an executor without one")
     parser.add_argument("--tokenizer", default="smollm2", help="model whose tokenizer to use")
     options = parser.parse_args()
     step_s = options.step_ms / 1e3
     products = 0 if options.sleep or options.model else find_products(options.streams, step_s)
     stream = measure_limits().memory_bytes / 1e9
-    print(
-        f"{os.cpu_count()} cores, stream {stream:.1f} GB/s; a step of {options.streams} is {options.model or f'{products} products'}"
-    )
+    what = options.model or f"{products} products"
+    print(f"{os.cpu_count()} cores, stream {stream:.1f} GB/s; a step of {options.streams} is {what}")
     setting = Setting(
         streams=options.streams, tokens=options.tokens, products=products, step_s=step_s,
         tokenizer=options.tokenizer, model=options.model,
