@@ -36,6 +36,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from loops import PAGE_LEN, TextExecutor, find_tokenizer, make_loop, text_ids
+from peers.machine import Meter, raise_weight
 from served import Served, cpu_seconds, post_bytes, stream_request
 
 from support.fake_engine import JoiningTemplate, tiny_config, tiny_served
@@ -236,9 +237,11 @@ def measure(setting: Setting, route: str, rounds: int) -> None:
     server, port = start_server(setting)
     client = Child(__file__, "--client", packed, str(port), route)
     processes = {"server": server.process, "engine": server.process.children()[0], "client": client.process}
+    raise_weight(os.getpid())
     count = setting.streams * setting.tokens
     plain: list[float] = []
     over_http: list[float] = []
+    others: list[float] = []
     cpu: dict[str, list[float]] = {name: [] for name in ("alone", *processes)}
     try:
         for idx in range(rounds + 1):
@@ -246,9 +249,12 @@ def measure(setting: Setting, route: str, rounds: int) -> None:
             plain.append(count / alone.run(f"r{idx}"))
             cpu["alone"].append((cpu_seconds(alone.process) - before) / count * 1e6)
             befores = {name: cpu_seconds(process) for name, process in processes.items()}
+            meter = Meter().start()
             over_http.append(count / client.run(f"r{idx}"))
-            for name, process in processes.items():
-                cpu[name].append((cpu_seconds(process) - befores[name]) / count * 1e6)
+            spent = {name: cpu_seconds(process) - befores[name] for name, process in processes.items()}
+            others.append(meter.stop(sum(spent.values())).others)
+            for name, own_s in spent.items():
+                cpu[name].append(own_s / count * 1e6)
     finally:
         for child in (client, server, alone):
             child.end()
@@ -256,6 +262,7 @@ def measure(setting: Setting, route: str, rounds: int) -> None:
     print(f"in one process   {statistics.median(plain[1:]):8.1f} tokens/s")
     print(f"over HTTP        {statistics.median(over_http[1:]):8.1f} tokens/s   cost {statistics.median(costs):.1f} % "
           f"({min(costs):.1f} to {max(costs):.1f})")  # fmt: skip
+    print(f"others took      {statistics.median(others[1:]):8.1%} of the processors")
     print("CPU us/token     " + "   ".join(f"{name} {statistics.median(own[1:]):.1f}" for name, own in cpu.items()))
 
 

@@ -6,12 +6,14 @@
 Over HTTP, streamed, a connection per request. Capacity comes first: requests per second with 32 in flight all the time,
 for prompts that nobody has asked before (cold) and for one prompt asked again and again (cached). Then requests leave
 at `--load` of that rate, whether or not the ones before have ended, and the time from connecting to the first token is
-taken of each. Prints percentiles, max - min, and p99 / p50; exit status 1 when that exceeds `--limit`.
+taken of each. Prints percentiles, max - min, p99 / p50, and what share of the processors others took meanwhile; exit
+status 1 when p99 / p50 exceeds `--limit`.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import selectors
 import socket
@@ -20,6 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from peers.machine import Meter, process_tree, raise_weight
 from served import Served, stream_request
 
 from trivium.plan.machine import measure_limits
@@ -127,6 +130,18 @@ def evenly(port: int, next_request: Callable[[], bytes], num_requests: int, per_
     return client.waits_s
 
 
+def own_s() -> float:
+    """Return the processor seconds of this process and of those that it has started."""
+    return sum(process.processor_s for process in process_tree(os.getpid()).values())
+
+
+def measured(run: Callable[[], list[float]]) -> tuple[list[float], float]:
+    """Run; return milliseconds, and the share of the processors that others took meanwhile."""
+    meter, before_s = Meter().start(), own_s()
+    waits_s = run()
+    return [1e3 * wait_s for wait_s in waits_s], meter.stop(own_s() - before_s).others
+
+
 def percentile(values: Sequence[float], share: float) -> float:
     """Return the value that `share` of the values do not exceed."""
     ordered = sorted(values)
@@ -153,24 +168,29 @@ def main() -> int:
     parser.add_argument("--output-len", type=int, default=32)
     parser.add_argument("--load", type=float, default=0.5, help="share of the capacity")
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--each", action="store_true", help="print the milliseconds of each request too")
     parser.add_argument("--limit", type=float, default=1.5, help="of p99 / p50")
     options = parser.parse_args()
     print(f"stream {measure_limits().memory_bytes / 1e9:.1f} GB/s; {options.requests} prompts of "
           f"{options.prompt_len} tokens, {options.output_len} tokens each")  # fmt: skip
     print(f"{'':8} {'capacity':>10} {'rate':>9} {'min':>8} {'p50':>8} {'p90':>8} {'p99':>8} {'max':>8} {'max-min':>8} "
-          f"{'p99/p50':>8}")  # fmt: skip
+          f"{'p99/p50':>8} {'others':>7}")  # fmt: skip
     is_even = True
     with Served(options.model) as served:
+        raise_weight(os.getpid())
         for _ in range(options.rounds):
             for name, next_request in prompts(options.model, options.prompt_len, options.output_len).items():
                 most = capacity(served.port, next_request, max(2 * IN_FLIGHT, options.requests // 2))
-                waits_ms = [1e3 * wait_s for wait_s in
-                            evenly(served.port, next_request, options.requests, options.load * most)]  # fmt: skip
+                waits_ms, others = measured(
+                    lambda: evenly(served.port, next_request, options.requests, options.load * most)  # noqa: B023
+                )
                 middle, high = percentile(waits_ms, 0.5), percentile(waits_ms, 0.99)
                 shown = [min(waits_ms), middle, percentile(waits_ms, 0.9), high, max(waits_ms)]
                 print(f"{name:8} {most:8.2f}/s {options.load * most:7.2f}/s "
                       + " ".join(f"{value:8.1f}" for value in [*shown, max(waits_ms) - min(waits_ms)])
-                      + f" {high / middle:8.2f}", flush=True)  # fmt: skip
+                      + f" {high / middle:8.2f} {others:7.1%}", flush=True)  # fmt: skip
+                if options.each:
+                    print(" ".join(f"{wait_ms:.0f}" for wait_ms in waits_ms))
                 is_even &= high / middle <= options.limit
     print("milliseconds" if is_even else f"milliseconds; p99 / p50 exceeds {options.limit}")
     return 0 if is_even else 1

@@ -17,6 +17,7 @@ import msgspec
 import zmq
 
 from trivium.base.errors import CapacityError, RequestError, TriviumError
+from trivium.base.garbage import freeze_what_is_loaded
 from trivium.engine.loop import EngineLoop
 from trivium.engine.messages import (
     Abort,
@@ -78,6 +79,7 @@ class EngineProcess:
             self._send(Fatal(self._epoch, "InternalError", f"{type(error).__name__}: {error}"))
             return 1
         else:
+            freeze_what_is_loaded()
             self._send(Ready(self._epoch, loop.info))
             self._run(loop)
             loop.close()

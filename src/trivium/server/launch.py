@@ -10,6 +10,7 @@ import time
 
 from trivium import __version__, assembly
 from trivium.base.errors import TriviumError
+from trivium.base.garbage import freeze_what_is_loaded
 from trivium.config.defaults import recommended_sampling
 from trivium.config.options import EngineOptions, ServerOptions
 from trivium.engine.client import EngineClient
@@ -51,6 +52,7 @@ def _open(engine: EngineClient, listener: socket.socket, options: EngineOptions,
         logger.warning("listening on %s without API keys: anybody who reaches it may use it", server.host)
     app = build_app(engine, frontend.tokenizer, frontend.chat_template, server, served)
     url = base_url(server, listener.getsockname()[1])
+    freeze_what_is_loaded()  # in this thread, while the engine still reads weights
 
     def say_ready() -> None:
         logger.info("%s", engine.status().info.get("kv_cache", "KV cache: unknown"))
