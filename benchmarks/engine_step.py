@@ -1,13 +1,17 @@
 """Python time per step: the whole engine loop with an executor that costs nothing, from `step()` to packed deltas.
 
-    python benchmarks/engine_step.py [--requests 1,4,16,64,128] [--rounds 7] [--steps 200] [--cold]
+    python benchmarks/engine_step.py [--requests 1,4,16,64,128] [--rounds 7] [--steps 200] [--cold] [--calls]
 
 Every request decodes an English text with the model's own tokenizer, every fourth one with stop strings, and each
 step's news are packed as the engine process packs them. Prints p50 and p99 of a step, the executor's own calls left
 out; then the median of each part of a step, in rounds of their own, since a stopwatch costs time too. Times are
 seconds of the thread's CPU, which a busy neighbour stretches less than others. Rounds of all sizes are interleaved; a
-figure is the median over rounds. With `--cold` the executor reads 128 MB in every step, as one that reads weights does,
-so that Python finds none of its data in the caches.
+figure is the median over rounds.
+
+With `--calls` the native executor's own Python is part of the step: it checks each step, hands its arrays to the
+program, of which no instruction runs, and packs the sampler's records; tokens come from the text. With `--cold` the
+executor reads 128 MB in every step, as one that reads weights does, so that Python finds none of its data in the
+caches.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -26,7 +30,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from loops import PAGE_LEN, TextExecutor, find_tokenizer, make_loop, text_ids
+from loops import PAGE_LEN, NativeCalls, TextExecutor, find_tokenizer, make_loop, text_ids
 
 from trivium.config.sampling import SamplingParams
 from trivium.engine import loop as loop_module
@@ -35,20 +39,37 @@ from trivium.engine.wire import encode
 
 if TYPE_CHECKING:
     from trivium.engine.loop import EngineLoop
+    from trivium.sampling.batch import Sampled, SampleRow
+    from trivium.schedule.scheduler import Scheduler
+    from trivium.schedule.step import Step
     from trivium.tokens.tokenizer import Tokenizer
 
 PROMPT_LEN = 128
 COLD_BYTES = 128 << 20
-PARTS = ("choose", "describe rows", "read tokens", "commit", "pack")
+PARTS = ("choose", "describe rows", "forward", "sample", "read tokens", "commit", "pack")
 """What a step is made of; `rest` is what none of them has."""
 
 
 class ReadingExecutor(TextExecutor):
-    """Reads so many bytes in every step."""
+    """Reads so many bytes in every step, and makes the calls of another executor, if there is one."""
 
-    def __init__(self, text_ids: Sequence[int], num_pages: int, num_bytes: int) -> None:
+    def __init__(self, text_ids: Sequence[int], num_pages: int, num_bytes: int, calls: NativeCalls | None) -> None:
         super().__init__(text_ids, num_pages)
         self._weights = np.ones(num_bytes // 8)
+        self.calls = calls
+        if calls is not None:
+            self.kv_spec = calls.kv_spec
+
+    def forward(self, step: Step) -> None:
+        """Take a step."""
+        super().forward(step)
+        if self.calls is not None:
+            self.calls.forward(step)
+
+    def sample(self, rows: Sequence[SampleRow], masks: Any = None) -> Sampled:
+        """Draw the next tokens of the text."""
+        sampled = super().sample(rows, masks)
+        return sampled if self.calls is None else self.calls.sample(rows, sampled.token_ids)
 
     def work(self, num_tokens: int) -> None:
         """Read the weights, if there are any."""
@@ -75,25 +96,41 @@ class Stopwatch:
         return measured
 
     @contextmanager
-    def watching(self, loop: EngineLoop) -> Iterator[None]:
+    def watching(self, loop: EngineLoop, executor: ReadingExecutor) -> Iterator[None]:
         """Time the parts of this loop's steps until the block ends."""
-        scheduler = loop._scheduler  # noqa: SLF001  (taken apart on purpose)
-        with (
-            patch.object(scheduler, "next", self.timed("choose", scheduler.next)),
-            patch.object(scheduler, "commit", self.timed("commit", scheduler.commit)),
-            patch.object(loop_module, "sample_rows", self.timed("describe rows", loop_module.sample_rows)),
-            patch.object(loop_module, "read_step", self.timed("read tokens", loop_module.read_step)),
-        ):
+        scheduler, calls = loop._scheduler, executor.calls  # noqa: SLF001  (taken apart on purpose)
+        with ExitStack() as patches:
+            if calls is not None:
+                patches.enter_context(patch.object(calls, "forward", self.timed("forward", calls.forward)))
+                patches.enter_context(patch.object(calls, "sample", self.timed("sample", calls.sample)))
+            self._watch_loop(scheduler, patches)
             yield
+
+    def _watch_loop(self, scheduler: Scheduler, patches: ExitStack) -> None:
+        for holder, name, part in (
+            (scheduler, "next", "choose"),
+            (scheduler, "commit", "commit"),
+            (loop_module, "sample_rows", "describe rows"),
+            (loop_module, "read_step", "read tokens"),
+        ):
+            patches.enter_context(patch.object(holder, name, self.timed(part, getattr(holder, name))))
 
 
 def decoding_loop(
-    tokenizer: Tokenizer, vocab_size: int, num_requests: int, num_steps: int, *, is_cold: bool
-) -> tuple[EngineLoop, TextExecutor]:
+    tokenizer: Tokenizer,
+    vocab_size: int,
+    num_requests: int,
+    num_steps: int,
+    *,
+    is_cold: bool,
+    calls: NativeCalls | None,
+) -> tuple[EngineLoop, ReadingExecutor]:
     """Make a loop in which `num_requests` requests have read their prompts and will decode for `num_steps` steps."""
     max_model_len = PROMPT_LEN + num_steps + 8
     num_pages = num_requests * (max_model_len // PAGE_LEN + 2)
-    executor = ReadingExecutor(text_ids(tokenizer), num_pages, COLD_BYTES if is_cold else 0)
+    if calls is not None:
+        num_pages = calls.num_pages
+    executor = ReadingExecutor(text_ids(tokenizer), num_pages, COLD_BYTES if is_cold else 0, calls)
     loop = make_loop(executor, tokenizer, vocab_size, num_requests=num_requests, max_model_len=max_model_len)
     for idx in range(num_requests):
         prompt = [(idx * 7919 + k * 104729) % vocab_size for k in range(PROMPT_LEN)]
@@ -105,7 +142,7 @@ def decoding_loop(
     return loop, executor
 
 
-def run_steps(loop: EngineLoop, executor: TextExecutor, num_steps: int, pack: Callable[[Any], bytes]) -> list[float]:
+def run_steps(loop: EngineLoop, executor: ReadingExecutor, num_steps: int, pack: Callable[[Any], bytes]) -> list[float]:
     """Return the microseconds of each step, without those of the executor."""
     times = []
     for _ in range(num_steps):
@@ -116,12 +153,12 @@ def run_steps(loop: EngineLoop, executor: TextExecutor, num_steps: int, pack: Ca
     return times
 
 
-def take_apart(loop: EngineLoop, executor: TextExecutor, num_steps: int) -> dict[str, float]:
+def take_apart(loop: EngineLoop, executor: ReadingExecutor, num_steps: int) -> dict[str, float]:
     """Return the microseconds per step of each part, and of the rest."""
     watch = Stopwatch()
-    with watch.watching(loop):
+    with watch.watching(loop, executor):
         times = run_steps(loop, executor, num_steps, watch.timed("pack", encode))
-    parts = {part: statistics.median(seconds) * 1e6 for part, seconds in watch.seconds.items()}
+    parts = {part: statistics.median(seconds) * 1e6 if seconds else 0.0 for part, seconds in watch.seconds.items()}
     return {**parts, "rest": statistics.median(times) - sum(parts.values())}
 
 
@@ -138,15 +175,19 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--tokenizer", default="smollm2", help="model whose tokenizer to use")
     parser.add_argument("--cold", action="store_true", help="read 128 MB between two steps")
+    parser.add_argument("--calls", action="store_true", help="with the native executor's own Python")
     parser.add_argument("--whole-only", action="store_true", help="leave out the parts")
     options = parser.parse_args()
     sizes = [int(size) for size in options.requests.split(",")]
     tokenizer, vocab_size = find_tokenizer(options.tokenizer)
+    calls = NativeCalls(options.tokenizer, max(sizes), PROMPT_LEN + 2 * options.steps + 8) if options.calls else None
     middles: dict[int, list[tuple[float, float]]] = {size: [] for size in sizes}
     parts: dict[int, list[dict[str, float]]] = {size: [] for size in sizes}
     for _ in range(options.rounds):
         for size in sizes:
-            loop, executor = decoding_loop(tokenizer, vocab_size, size, 2 * options.steps, is_cold=options.cold)
+            loop, executor = decoding_loop(
+                tokenizer, vocab_size, size, 2 * options.steps, is_cold=options.cold, calls=calls
+            )
             times = run_steps(loop, executor, options.steps, encode)
             middles[size].append((statistics.median(times), percentile(times, 0.99)))
             if not options.whole_only:

@@ -11,6 +11,7 @@ import numpy as np
 
 from support.tiny_tokenizers import byte_level
 from trivium.assembly import load_tokenizer, open_model
+from trivium.assembly.native import NativeParts
 from trivium.base.clock import SystemClock
 from trivium.base.errors import TriviumError
 from trivium.cache.spec import KVGroup, KVSpec
@@ -18,10 +19,13 @@ from trivium.config.options import ScheduleOptions
 from trivium.config.resolve import options_from
 from trivium.engine.admit import ModelLimits
 from trivium.engine.loop import EngineLoop
+from trivium.kernels import native
 from trivium.sampling.batch import Sampled, SampleRow
 from trivium.schedule.scheduler import Scheduler
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from trivium.schedule.step import Step
     from trivium.tokens.tokenizer import Tokenizer
 
@@ -65,6 +69,43 @@ class TextExecutor:
 
     def close(self) -> None:
         """Nothing to give back."""
+
+
+class NativeCalls:
+    """The native executor's two calls of a step with all of their Python, and nothing behind them.
+
+    Steps are checked and their arrays handed over, but no instruction runs; records of the sampler are packed, but the
+    tokens are given. The native sampler of this process answers with them from now on.
+    """
+
+    def __init__(self, model: str, num_requests: int, max_model_len: int) -> None:
+        """Load a model for so many requests.
+
+        Raises:
+            TriviumError: It cannot be had here, or cannot be run natively.
+        """
+        options = options_from({"model": model, "offline": True, "max_num_seqs": num_requests})
+        parts = NativeParts(options, open_model(options))
+        self.kv_spec = parts.kv_spec
+        self.num_pages = num_requests * (max_model_len // self.kv_spec.page_len + 2)
+        self._executor = parts.make((self.num_pages,) * len(self.kv_spec.groups), lambda *_: None)
+        self._token_ids = np.zeros(0, np.int32)
+        vars(native.load())["sample"] = self._answer
+
+    def forward(self, step: Step) -> None:
+        """Call the program, without any of its instructions."""
+        self._executor._run(step, None, (0, 0))  # noqa: SLF001  (a step with nothing in it)
+
+    def sample(self, rows: Sequence[SampleRow], token_ids: NDArray[np.int32]) -> Sampled:
+        """Call the sampler, whose answer is given."""
+        self._token_ids = token_ids
+        return self._executor.sample(rows)
+
+    def _answer(self, logits: Any, records: Any, lists: Any, masks: Any, token_ids: Any, errors: Any, *_: Any) -> int:
+        del logits, records, lists, masks
+        token_ids[:] = self._token_ids
+        errors[:] = 0
+        return 0
 
 
 def find_tokenizer(name: str) -> tuple[Tokenizer, int]:
