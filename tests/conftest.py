@@ -1,7 +1,7 @@
-"""What all tests share: servers and engines that ask for nothing else run the reference executor.
+"""What all tests share: engines that ask for nothing else run the reference executor, which every machine has.
 
-Many cases need an engine that is slow enough to be stopped in the middle of an answer. Native kernels have suites of
-their own (laws, goldens, units), which name their executor.
+System tests run what users get (see `system/conftest.py`); suites of the native kernels (laws, goldens, units) name
+their executor.
 """
 
 from __future__ import annotations

@@ -15,11 +15,22 @@ from trivium.config.sampling import SamplingParams
 from trivium.engine.loop import EngineLoop
 from trivium.engine.messages import Submit
 
+DEEP_LAYERS = 64
+
 
 @cache
 def tiny_model(window: int | None = None) -> Path:
     """Directory of the tiny model, written once per process."""
     return write_tiny_model(Path(mkdtemp(prefix="trivium-tiny-")) / "tiny", window=window)
+
+
+@cache
+def deep_model() -> Path:
+    """Directory of a tiny model with so many layers that its answers take seconds, on any executor.
+
+    For tests that stop an engine in the middle of an answer.
+    """
+    return write_tiny_model(Path(mkdtemp(prefix="trivium-deep-")) / "tiny", num_layers=DEEP_LAYERS)
 
 
 def tiny_loop(*, window: int | None = None, **options: object) -> EngineLoop:

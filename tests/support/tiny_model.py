@@ -24,22 +24,22 @@ TEMPLATE = (
 )
 
 
-def write_tiny_model(directory: Path, *, seed: int = 0, window: int | None = None) -> Path:
+def write_tiny_model(directory: Path, *, seed: int = 0, window: int | None = None, num_layers: int = LAYERS) -> Path:
     """Write the model and return its directory; a window makes it Mistral with sliding-window attention."""
     directory.mkdir(parents=True, exist_ok=True)
-    _write_config(directory, window)
-    save_file(_weights(seed), directory / "model.safetensors")
+    _write_config(directory, window, num_layers)
+    save_file(_weights(seed, num_layers), directory / "model.safetensors")
     _write_tokenizer(directory)
     return directory
 
 
-def _write_config(directory: Path, window: int | None) -> None:
+def _write_config(directory: Path, window: int | None, num_layers: int) -> None:
     config = {
         "architectures": ["LlamaForCausalLM" if window is None else "MistralForCausalLM"],
         "model_type": "llama" if window is None else "mistral",
         "hidden_size": WIDTH,
         "intermediate_size": FFN,
-        "num_hidden_layers": LAYERS,
+        "num_hidden_layers": num_layers,
         "num_attention_heads": HEADS,
         "num_key_value_heads": KV_HEADS,
         "head_dim": HEAD_WIDTH,
@@ -58,7 +58,7 @@ def _write_config(directory: Path, window: int | None) -> None:
     (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": 2, "bos_token_id": 1}))
 
 
-def _weights(seed: int) -> dict[str, np.ndarray]:
+def _weights(seed: int, num_layers: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     query, key = HEADS * HEAD_WIDTH, KV_HEADS * HEAD_WIDTH
     per_layer = {
@@ -72,7 +72,7 @@ def _weights(seed: int) -> dict[str, np.ndarray]:
     }
     shapes = {"model.embed_tokens.weight": (VOCAB, WIDTH), "lm_head.weight": (VOCAB, WIDTH)}
     norms = ["model.norm.weight"]
-    for layer in range(LAYERS):
+    for layer in range(num_layers):
         shapes |= {f"model.layers.{layer}.{name}.weight": shape for name, shape in per_layer.items()}
         norms += [f"model.layers.{layer}.{name}.weight" for name in ("input_layernorm", "post_attention_layernorm")]
     weights = {

@@ -1,4 +1,8 @@
-"""The engine in a process of its own: it answers, dies, comes back, drains, and says why it cannot start."""
+"""The engine in a process of its own: it answers, dies, comes back, drains, and says why it cannot start.
+
+On the executor that users get, over a model so deep that an endless answer takes seconds and can be stopped in the
+middle.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from support.tiny_engine import run_alone, tiny_loop, tiny_model
+from support.tiny_engine import deep_model, run_alone, tiny_loop
 from trivium.api import Answers
 from trivium.assembly import engine_client
 from trivium.base.errors import CapacityError, CheckpointError, EngineDeadError, InvalidParameterError
@@ -19,14 +23,16 @@ from trivium.config.options import EngineOptions
 from trivium.config.resolve import options_from
 from trivium.config.sampling import SamplingParams
 from trivium.engine.client import EngineClient, engine_pid
+from trivium.kernels import native
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
-ENDLESS = SamplingParams(n=4, temperature=0.0, max_tokens=490, ignore_eos=True)
+ENDLESS = SamplingParams(n=16, temperature=0.0, max_tokens=490, ignore_eos=True)
 PROMPT = [40, 41, 42]
+ENGINE = {"model": str(deep_model()), "kv_cache_memory": "64MiB", "threads": 1}
 
 
 def _options(**changes: object) -> EngineOptions:
-    return options_from({"model": str(tiny_model()), "kv_cache_memory": "1MiB", "threads": 1, **changes})
+    return options_from({**ENGINE, **changes})
 
 
 @pytest.fixture
@@ -65,12 +71,13 @@ async def _begin(engine: EngineClient, params: SamplingParams) -> asyncio.Task[A
 async def test_the_process_answers_as_the_loop_does(client: EngineClient) -> None:
     outputs = await asyncio.gather(*(_answer(client, replace(GREEDY, n=2, logprobs=1)) for _ in range(5)))
 
-    expected = run_alone(tiny_loop(), PROMPT, replace(GREEDY, n=2, logprobs=1))
+    expected = run_alone(tiny_loop(**ENGINE), PROMPT, replace(GREEDY, n=2, logprobs=1))
     for answers in outputs:
         assert answers.output.outputs == expected.outputs
     assert client.status().is_ready
     assert client.status().heartbeat_age_s < 1.5
     assert client.status().info["max_model_len"] == 512
+    assert client.status().info["executor"] == ("native" if native.load() is not None else "reference")
 
 
 async def test_a_refusal_arrives_as_the_error_it_was(client: EngineClient) -> None:
@@ -140,7 +147,7 @@ async def test_a_frozen_engine_is_noticed_and_replaced(client: EngineClient) -> 
 
 
 async def test_draining_lets_open_requests_finish_and_takes_no_new_ones(client: EngineClient) -> None:
-    long = replace(ENDLESS, max_tokens=300)
+    long = replace(ENDLESS, n=4, max_tokens=300)
     open_request = await _begin(client, long)
 
     draining = asyncio.create_task(client.drain(timeout_s=30))
@@ -153,7 +160,7 @@ async def test_draining_lets_open_requests_finish_and_takes_no_new_ones(client: 
 
 
 async def test_a_drain_that_takes_too_long_says_so_and_closing_ends_the_request(client: EngineClient) -> None:
-    open_request = await _begin(client, replace(ENDLESS, n=8))
+    open_request = await _begin(client, ENDLESS)
 
     assert not await client.drain(timeout_s=0.05)
     await client.close()
@@ -163,7 +170,7 @@ async def test_a_drain_that_takes_too_long_says_so_and_closing_ends_the_request(
 
 
 async def test_a_checkpoint_that_cannot_be_read_is_the_error_of_the_start(tmp_path: Path) -> None:
-    for file in tiny_model().iterdir():
+    for file in deep_model().iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1000])

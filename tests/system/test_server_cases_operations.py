@@ -16,7 +16,7 @@ import pytest
 
 from support.case_checks import assert_never_serves, eventually
 from support.sse import events
-from support.tiny_engine import tiny_model
+from support.tiny_engine import deep_model, tiny_model
 from support.tiny_server import TinyServer, tiny_server
 
 
@@ -97,9 +97,10 @@ def test_i05_secrets_and_prompts_are_nowhere(server: TinyServer) -> None:
 
 
 def test_j01_a_frozen_engine_shows_and_its_requests_end_with_an_error() -> None:
-    with tiny_server("--heartbeat-timeout-s", "1.5") as server, ThreadPoolExecutor(2) as pool:
+    deep = {"model": deep_model(), "kv_cache_memory": "64MiB"}
+    with tiny_server("--heartbeat-timeout-s", "1.5", **deep) as server, ThreadPoolExecutor(2) as pool:
         engine = server.engine
-        # Many answers each, so that they last longer than it takes to see that they run.
+        # Many answers each, of a deep model, so that they last longer than it takes to see that they run.
         fields: dict[str, Any] = {"prompt": [70] * 8, "max_tokens": 500, "ignore_eos": True, "n": 32}
         asked = [pool.submit(server.complete, **fields, stream=is_stream) for is_stream in (False, True)]
         eventually(lambda: server.metrics().get("trivium_requests_running", 0) > 32)
