@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,7 +32,6 @@ from trivium.weights.store import cache_directory
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from pathlib import Path
     from typing import Literal
 
     from numpy.typing import NDArray
@@ -103,7 +103,10 @@ class NativeParts:
     @property
     def origin(self) -> Origin:
         """What is said of a plan that is compiled now."""
-        return Origin(model=self._model.name, processor=this_machine().processor, trivium=__version__)
+        asked = self._options.model.model
+        path = Path(asked).expanduser()
+        model = str(path.absolute()) if self._model.path == path else asked
+        return Origin(model=model, processor=this_machine().processor, trivium=__version__)
 
     @property
     def key(self) -> PlanKey:

@@ -69,7 +69,7 @@ def explain(
     limits = machine_limits(settings.build(EngineOptions), is_fresh=parts is not None)
     measured = time_loads(parts, loads) if parts is not None else {}
     found = explain_plan(stored.plan, loads, limits, measured, program=program, is_grouped=not each)
-    write(f"# {stored.plan.architecture}, {stored.origin.model}, plan {stored.key.name}\n")
+    write(f"# {stored.plan.architecture}, {stored.origin.name}, plan {stored.key.name}\n")
     write(explanation_text(found))
     if html is not None:
         html.write_text(explanation_page(stored, found), encoding="utf-8")

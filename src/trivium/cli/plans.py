@@ -128,14 +128,16 @@ def prune_plans(
             has_failed = True
             continue
         removed.append((entry, reason))
-    machines = 0 if dry_run else TuningCache(cache, this_machine()).forget_others()
+    timings = TuningCache(cache, this_machine())
+    machines = timings.num_others() if dry_run else timings.forget_others()
     if json:
         write_json([{**_plain(entry), "reason": reason} for entry, reason in removed])
     else:
         for entry, reason in removed:
             write(f"{entry.kind} {entry.name} of {entry.model}: {format_bytes(entry.num_bytes)}, {reason}")
         freed = format_bytes(sum(entry.num_bytes for entry, _ in removed))
-        write(f"{'would free' if dry_run else 'freed'} {freed}; timings of {machines} other machines forgotten")
+        would, was = ("would free", "would be forgotten") if dry_run else ("freed", "forgotten")
+        write(f"{would} {freed}; timings of {machines} other machines or kernels {was}")
     return 1 if has_failed else 0
 
 
@@ -165,7 +167,7 @@ def _plan_entry(plan: CachedPlan, foreign: str | None) -> Entry:
     return Entry(
         kind="plan",
         name=plan.name,
-        model=stored.origin.model if stored else "-",
+        model=stored.origin.name if stored else "-",
         made_for=f"{stored.origin.processor}, {stored.key['isa']}" if stored else "-",
         num_bytes=plan.num_bytes,
         age_days=plan.age_days,

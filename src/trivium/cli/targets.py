@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from trivium.base.errors import ConfigError
+from trivium.base.errors import ConfigError, ModelError
 from trivium.cli.terminal import fetching
 from trivium.config.options import EngineOptions
 
@@ -52,7 +52,6 @@ class Target:
         from trivium.assembly.native import NativeParts  # noqa: PLC0415
         from trivium.assembly.plan_options import options_of_plan, parts_of_plan  # noqa: PLC0415
         from trivium.kernels.native import set_num_threads  # noqa: PLC0415
-        from trivium.weights.resolve import resolve_model  # noqa: PLC0415
 
         options, is_named = self.options, self.stored is not None and self.directory is not None
         if self.stored is not None and self.directory is not None:
@@ -62,12 +61,24 @@ class Target:
             raise ConfigError(f"a plan is run by the native executor, which cannot run: {obstacle}")
         if options.executor.threads is not None:
             set_num_threads(options.executor.threads)
-        with fetching() as progress:
-            resolve_model(options.model, progress=progress)
+        self._resolve(options)
         if is_named and self.stored is not None and self.directory is not None:
             return parts_of_plan(options, self.stored, self.directory, keeps_model=self.keeps_model)
         model = open_model(options)
         return model, NativeParts(options, model)
+
+    def _resolve(self, options: EngineOptions) -> None:
+        from trivium.weights.resolve import resolve_model  # noqa: PLC0415  (start-up time)
+
+        try:
+            with fetching() as progress:
+                resolve_model(options.model, progress=progress)
+        except ModelError as error:
+            if self.keeps_model:
+                raise
+            raise ModelError(
+                f"{error}. The plan {self.directory} was compiled for it; name weights with --model"
+            ) from error
 
 
 def open_target(target: str | None, settings: Settings) -> Target:

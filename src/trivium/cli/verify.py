@@ -47,9 +47,13 @@ def verify(
     model, parts = found.parts()
     plan = parts.plan
     tokens = load_tokenizer(found.options, model).encode(text, add_special_tokens=True)
-    tokens = tokens[: min(_MOST, plan.limits.max_num_batched_tokens, plan.limits.max_logit_rows)]
+    limits = {"max_num_batched_tokens": plan.limits.max_num_batched_tokens, "max_num_seqs": plan.limits.max_logit_rows}
+    for name, limit in limits.items():
+        if limit < _FEWEST:
+            raise ConfigError(f"{name} of this plan is {limit}; to verify takes at least {_FEWEST}: compile with more")
     if len(tokens) < _FEWEST:
-        raise ConfigError(f"--text has {len(tokens)} tokens; give at least {_FEWEST}, and as many logit rows")
+        raise ConfigError(f"--text has {len(tokens)} tokens; give at least {_FEWEST}")
+    tokens = tokens[: min(_MOST, *limits.values())]
     num_pages = (ceil_div(len(tokens), plan.kv.spec.page_len),) * len(plan.kv.spec.groups)
     executor = parts.make(num_pages, lambda stage, done, total: None)
     try:

@@ -20,7 +20,7 @@ def explanation_page(stored: StoredPlan, explanation: Explanation) -> str:
         explanation: Of one of its programs.
     """
     plan, name = stored.plan, explanation.program
-    title = f"{plan.architecture} · {stored.origin.model}"
+    title = f"{plan.architecture} · {stored.origin.name}"
     facts = "".join(f"<p>{escape(line)}</p>" for line in facts_text(explanation).split("\n"))
     made = f"Compiled by Trivium {escape(stored.origin.trivium)} on {escape(stored.origin.processor)}"
     parts = [

@@ -58,11 +58,17 @@ class Origin:
     """Where a plan comes from, for those who list and explain plans."""
 
     model: str
-    """What it was compiled for: a name or a path that `trivium compile` takes."""
+    """What it was compiled for, as `trivium compile` takes it: a name, or an absolute path."""
     processor: str
     """Where it was compiled and, if it was tuned, timed."""
     trivium: str
     """Version of the package."""
+
+    @property
+    def name(self) -> str:
+        """The model's short name: of a path the last part, without its .gguf."""
+        path = Path(self.model)
+        return path.name.removesuffix(".gguf") if path.is_absolute() else self.model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -240,7 +240,7 @@ class PlanCache:
         apart = [differences(other, key) for other in others if other["architecture"] == key["architecture"]]
         nearest = min(apart, key=len, default=())
         why = f"; the nearest one in the cache was for {listed(nearest)}" if nearest else ""
-        logger.info("compiling a plan for %s%s", origin.model, why)
+        logger.info("compiling a plan for %s%s", origin.name, why)
 
 
 def _last_use_s(directory: Path) -> float:

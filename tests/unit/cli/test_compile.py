@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 from support.command_line import Run
 from support.tiny_model import write_tiny_model
 from trivium.cli import explain as explain_command
+from trivium.compile.tuner import TuningCache
 from trivium.kernels import native
 from trivium.plan.format import plan_file, read_plan
+from trivium.plan.machine import this_machine
 from trivium.runtime.native import NativeExecutor
 
 pytestmark = pytest.mark.skipif(not native.describe().is_present, reason="needs the native module")
@@ -71,9 +74,10 @@ def test_a_plan_in_a_directory_runs_any_checkpoint_of_its_shapes(trivium: Run, t
     for model in (first, other):
         answer = trivium("generate", model, "-p", "ab", "--plan", tmp_path / "plan", "--max-tokens", "4", "--json")
         assert answer.code == 0, answer.err
-    verified = trivium("verify", tmp_path / "plan", "--model", other)
-    assert verified.code == 0, verified.err
-    assert "The plan does what the model says." in verified.out
+    for words in ((), ("--model", other)):  # the first one is known by its path
+        verified = trivium("verify", tmp_path / "plan", *words)
+        assert verified.code == 0, verified.err
+        assert "The plan does what the model says." in verified.out
 
 
 def test_a_named_plan_that_does_not_fit_is_an_error_that_says_why(trivium: Run, tiny: Path, tmp_path: Path) -> None:
@@ -81,7 +85,7 @@ def test_a_named_plan_that_does_not_fit_is_an_error_that_says_why(trivium: Run, 
     outcome = trivium("generate", tiny, "-p", "x", "--plan", tmp_path / "plan", "--max-num-batched-tokens", "1024")
     assert outcome.code == 1
     assert f"the plan {tmp_path / 'plan'} was compiled for max_num_batched_tokens 512, asked 1024" in outcome.err
-    assert f"trivium compile {tiny.name} -o {tmp_path / 'plan'}" in outcome.err
+    assert f"trivium compile {tiny} -o {tmp_path / 'plan'}" in outcome.err
 
 
 def test_one_directory_takes_one_model(trivium: Run, tiny: Path, tmp_path: Path) -> None:
@@ -141,9 +145,11 @@ def test_explaining_a_directory_of_a_model_that_is_gone_predicts_and_says_why_no
 ) -> None:
     model = write_tiny_model(tmp_path / "tiny")
     compiled(trivium, model, "-o", tmp_path / "plan")
+    model = model.rename(tmp_path / "moved")
     outcome = trivium("explain", tmp_path / "plan", "--offline")
     assert outcome.code == 0, outcome.err
-    assert "nothing is timed" in outcome.err
+    assert f"nothing is timed: no model '{tmp_path / 'tiny'}'" in outcome.err
+    assert f"The plan {tmp_path / 'plan'} was compiled for it; name weights with --model" in outcome.err
     assert "predicted us" in outcome.out
     assert "measured us" not in outcome.out
     named = trivium("explain", tmp_path / "plan", "--model", model, "--tokens", "1")
@@ -212,6 +218,12 @@ def test_a_text_of_one_token_is_too_short_to_verify_with(trivium: Run, tiny: Pat
     assert "--text has 1 tokens" in outcome.err
 
 
+def test_a_plan_of_few_rows_cannot_be_verified_and_says_so(trivium: Run, tiny: Path) -> None:
+    outcome = trivium("verify", tiny, "--max-num-seqs", "2")
+    assert outcome.code == 2
+    assert "max_num_seqs of this plan is 2; to verify takes at least 4: compile with more" in outcome.err
+
+
 def test_plans_are_shown_by_name_and_by_directory(trivium: Run, tiny: Path, tmp_path: Path) -> None:
     [found] = compiled(trivium, tiny, "-o", tmp_path / "plan")
     shown = trivium("plans", "show", found["plan"][:5]).out
@@ -230,15 +242,17 @@ def test_pruning_removes_what_is_foreign_and_says_what(trivium: Run, tiny: Path,
     foreign = tmp_path / "cache" / "plans" / "0123456789abcdef"
     foreign.mkdir()
     plan_file(foreign).write_text("{}")
+    TuningCache(tmp_path / "cache", replace(this_machine(), processor="Other 9000")).keep({})
     dry = trivium("plans", "prune", "--dry-run")
     assert "plan 0123456789abcdef of -: " in dry.out
-    assert dry.out.splitlines()[-1].startswith("would free 2 B")
+    assert dry.out.splitlines()[-1] == "would free 2 B; timings of 1 other machines or kernels would be forgotten"
     assert foreign.exists()
     removed = json.loads(trivium("plans", "prune", "--json").out)
     assert [(entry["name"], entry["reason"]) for entry in removed] == [("0123456789abcdef", "unusable")]
     assert {entry["state"] for entry in listed(trivium)} == {"current"}
     assert trivium("plans", "prune", "--older-than-days", "0").code == 0
     assert listed(trivium) == []
+    assert TuningCache(tmp_path / "cache", this_machine()).num_others() == 0
 
 
 def test_a_negative_age_is_refused(trivium: Run) -> None:

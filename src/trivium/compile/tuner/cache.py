@@ -103,12 +103,14 @@ class TuningCache:
         """Remember what this machine can do; returns as `keep`."""
         return self._change(lambda entry: entry.update(limits=asdict(limits)))
 
+    def num_others(self) -> int:
+        """Return how many entries there are of other machines and kernels."""
+        return sum(name != self._machine.digest for name in self._read())
+
     def forget_others(self) -> int:
-        """Remove the entries of other machines and kernels; returns how many machines' they were."""
-        others = [name for name in self._read() if name != self._machine.digest]
-        if not others:
-            return 0
-        return len(others) if self._change(lambda _: None, keep_others=False) else 0
+        """Remove the entries of other machines and kernels; returns how many they were."""
+        others = self.num_others()
+        return others if others and self._change(lambda _: None, keep_others=False) else 0
 
     def _own(self, machines: Mapping[str, Any]) -> _MachineEntry | None:
         found = machines.get(self._machine.digest)
