@@ -2,6 +2,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -87,12 +88,45 @@ void add_norm(Runner& self, std::size_t width, float eps, float b_eps, std::size
   self.program.add(std::move(made));
 }
 
+// The products that an instruction's delta is for, side by side.
+std::vector<adapter::Site> sites_of(const Runner& self, const std::vector<std::size_t>& products) {
+  TRIV_CHECK(self.adapters != nullptr, "a product takes a delta before any adapter_delta");
+  const auto known = self.adapters->products();
+  std::vector<adapter::Site> sites;
+  for (const std::size_t product : products) {
+    TRIV_CHECK(product < known.size(), "adapter_delta: product %zu; there are %zu", product, known.size());
+    TRIV_CHECK(known[product].depth == known[products[0]].depth, "adapter_delta: products of %zu and %zu inputs",
+               known[products[0]].depth, known[product].depth);
+    sites.push_back({product, known[product].width});
+  }
+  return sites;
+}
+
+void add_adapter_delta(Runner& self, const std::shared_ptr<program::Adapters>& adapters,
+                       const std::vector<std::size_t>& products, const std::string& rows, std::size_t x_at,
+                       std::size_t out_at) {
+  TRIV_CHECK(!products.empty() && products.size() <= adapters->max_sites(), "adapter_delta: %zu products; 1 to %zu",
+             products.size(), adapters->max_sites());
+  TRIV_CHECK(self.adapters == nullptr || self.adapters == adapters, "a program has one set of adapters");
+  auto made = std::make_unique<program::AdapterDelta>();
+  made->plans = self.adapters == nullptr;
+  self.adapters = adapters;
+  made->adapters = adapters;
+  made->sites = sites_of(self, products);
+  made->depth = adapters->products()[products[0]].depth;
+  made->rows = rows_named(rows);
+  made->x_at = x_at;
+  made->out_at = out_at;
+  self.program.add(std::move(made));
+}
+
 void add_project(Runner& self, const std::vector<linear::Weight>& parts, const std::vector<std::size_t>& sums,
                  const operand::Layout& layout, std::size_t operand_at, const std::string& rows,
                  const std::string& epilogue, const std::optional<Floats>& bias, At delta_at, std::size_t delta_stride,
                  float scale, float soft_cap, const std::string& activation, At out_at, std::size_t out_stride,
                  const std::optional<operand::Layout>& out_layout, At out_operand_at,
-                 const std::vector<std::pair<std::size_t, std::string>>& tactics, const std::string& tactic) {
+                 const std::vector<std::pair<std::size_t, std::string>>& tactics, const std::string& tactic,
+                 const std::vector<std::size_t>& delta_of) {
   TRIV_CHECK(!parts.empty() && parts.size() == sums.size(), "%zu parts with %zu sums", parts.size(), sums.size());
   auto made = std::make_unique<program::Project>();
   made->parts = parts;
@@ -113,6 +147,10 @@ void add_project(Runner& self, const std::vector<linear::Weight>& parts, const s
   made->out_operand_at = place(out_operand_at);
   for (const auto& [limit, name] : tactics) made->tactics.emplace_back(limit, tactic_named(name));
   made->tactic = tactic_named(tactic);
+  if (!delta_of.empty()) {
+    made->adapters = self.adapters;
+    made->delta_sites = sites_of(self, delta_of);
+  }
   made->check();
   self.program.add(std::move(made));
 }
@@ -235,7 +273,9 @@ void def_instructions(nb::class_<Runner>& cls) {
            "operand_at"_a.none())
       .def("project", &add_project, "parts"_a, "sums"_a, "layout"_a, "operand_at"_a, "rows"_a, "epilogue"_a,
            "bias"_a.none(), "delta_at"_a.none(), "delta_stride"_a, "scale"_a, "soft_cap"_a, "activation"_a,
-           "out_at"_a.none(), "out_stride"_a, "out_layout"_a.none(), "out_operand_at"_a.none(), "tactics"_a, "tactic"_a)
+           "out_at"_a.none(), "out_stride"_a, "out_layout"_a.none(), "out_operand_at"_a.none(), "tactics"_a, "tactic"_a,
+           "delta_of"_a)
+      .def("adapter_delta", &add_adapter_delta, "adapters"_a, "products"_a, "rows"_a, "x_at"_a, "out_at"_a)
       .def("rope_kv", &add_rope_kv, "store"_a, "group"_a, "layer"_a, "num_heads"_a, "norm"_a, "eps"_a,
            "q_norm"_a.none(), "k_norm"_a.none(), "qkv_at"_a, "qkv_stride"_a, "table_at"_a.none(), "half"_a,
            "query_factor"_a, "q_at"_a)

@@ -9,6 +9,7 @@
 namespace trivium::bindings {
 
 void bind_runtime(nanobind::module_& m);
+void bind_adapters(nanobind::module_& m);
 void bind_attention(nanobind::module_& m);
 void bind_gemm(nanobind::module_& m);
 void bind_linear(nanobind::module_& m);

@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "program/adapters.h"
 #include "program/check.h"
 #include "program/instructions.h"
 #include "program/program.h"
@@ -33,6 +34,7 @@ struct Runner {
   program::Program program;
   std::optional<program::Checker> checker;
   std::vector<std::shared_ptr<program::SharedWork>> works;
+  std::shared_ptr<program::Adapters> adapters;  // null: no instruction asks them
   std::size_t num_groups = 0;
   std::size_t num_ropes = 0;
   std::vector<program::PageTable> tables;

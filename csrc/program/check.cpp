@@ -16,6 +16,7 @@ void Checker::check(const Step& step) {
   check_requests(step);
   check_tokens(step);
   check_rows(step);
+  check_adapters(step);
   TRIV_CHECK(step.copies.size() == limits_.groups.size(), "step has copies of %zu KV groups, not %zu",
              step.copies.size(), limits_.groups.size());
   for (std::size_t group = 0; group < limits_.groups.size(); ++group) {
@@ -66,6 +67,15 @@ void Checker::check_rows(const Step& step) const {
     const bool ascends = r == 0 ? row >= 0 : row > step.logit_rows[r - 1];
     TRIV_CHECK(ascends && static_cast<std::size_t>(row) < step.num_tokens,
                "step.logit_rows[%zu] is %d: rows must ascend within %zu tokens", r, row, step.num_tokens);
+  }
+}
+
+void Checker::check_adapters(const Step& step) const {
+  if (step.adapters == nullptr) return;
+  for (std::size_t b = 0; b < step.num_requests; ++b) {
+    const std::int32_t slot = step.adapters[b];
+    TRIV_CHECK(slot == -1 || (adapters_ != nullptr && adapters_->holds(slot)),
+               "step.adapter_slot[%zu] is %d: no adapter is loaded there", b, slot);
   }
 }
 

@@ -4,8 +4,11 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
+#include <utility>
 #include <vector>
 
+#include "program/adapters.h"
 #include "program/program.h"
 
 namespace trivium::program {
@@ -25,7 +28,9 @@ struct Limits {
 
 class Checker {
  public:
-  explicit Checker(Limits limits) : limits_(std::move(limits)) {}
+  // `adapters`: null where the program has none.
+  explicit Checker(Limits limits, std::shared_ptr<const Adapters> adapters = nullptr)
+      : limits_(std::move(limits)), adapters_(std::move(adapters)) {}
 
   // Throws std::invalid_argument for the first rule that is broken. Allocates only when a step writes more pages than
   // any before it.
@@ -35,10 +40,12 @@ class Checker {
   void check_requests(const Step& step) const;
   void check_tokens(const Step& step) const;
   void check_rows(const Step& step) const;
+  void check_adapters(const Step& step) const;
   void check_copies(const Step& step, std::size_t group) const;
   void check_group(const Step& step, std::size_t group);
 
   Limits limits_;
+  std::shared_ptr<const Adapters> adapters_;
   std::vector<std::int32_t> written_;  // pages that the step's tokens are stored in
 };
 

@@ -42,6 +42,25 @@ void Norm::run(const Frame& frame, Team& team) const {
 
 std::size_t Norm::scratch_bytes() const { return norm::scratch_bytes(layout.depth > width ? layout.depth : width); }
 
+void AdapterDelta::prepare(const Step& step, int) {
+  if (plans) adapters->plan(step);
+}
+
+void AdapterDelta::run(const Frame& frame, Team& team) const {
+  if (!adapters->touches(sites)) return;
+  const Adapters::RowOrder& found = adapters->rows(rows);
+  const adapter::Args args{sites,
+                           depth,
+                           found.order,
+                           found.groups,
+                           adapters->max_rank(),
+                           frame.at<const float>(x_at),
+                           adapters->hidden(),
+                           frame.at<float>(out_at)};
+  static const adapter::Kernel& kernel = adapter::best(active_isa());
+  adapter::run(kernel, args, team);
+}
+
 // The product over a frame's memory, or (null) over none, to be checked.
 linear::Product Project::product(const Frame* frame) const {
   const auto at = [&](std::size_t offset) { return frame == nullptr ? nullptr : frame->at<void>(offset); };
@@ -53,7 +72,8 @@ linear::Product Project::product(const Frame* frame) const {
   made.num_rows = frame == nullptr ? 1 : frame->count(rows);
   made.epilogue.kind = kind;
   made.epilogue.bias = bias;
-  made.epilogue.delta = static_cast<const float*>(at(delta_at));
+  const bool has_delta = adapters == nullptr || frame == nullptr || adapters->touches(delta_sites);
+  made.epilogue.delta = has_delta ? static_cast<const float*>(at(delta_at)) : nullptr;
   made.epilogue.delta_stride = delta_stride;
   made.epilogue.scale = scale;
   made.epilogue.soft_cap = soft_cap;

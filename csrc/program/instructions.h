@@ -6,12 +6,14 @@
 #include <utility>
 #include <vector>
 
+#include "ops/adapter/adapter.h"
 #include "ops/attention/attention.h"
 #include "ops/attention/plan.h"
 #include "ops/linear/linear.h"
 #include "ops/norm/norm.h"
 #include "ops/operand/operand.h"
 #include "ops/rope_kv/rope_kv.h"
+#include "program/adapters.h"
 #include "program/program.h"
 
 namespace trivium::program {
@@ -46,6 +48,21 @@ struct Norm final : Instruction {
   std::size_t scratch_bytes() const override;
 };
 
+// What the step's adapters add to products that read x; see adapter::Args. Where none adds anything, it writes nothing,
+// and the products take no delta.
+struct AdapterDelta final : Instruction {
+  std::shared_ptr<Adapters> adapters;
+  bool plans = false;  // the first of those that share
+  std::vector<adapter::Site> sites;
+  std::size_t depth;
+  Rows rows = Rows::kTokens;
+  std::size_t x_at;
+  std::size_t out_at;
+
+  void prepare(const Step& step, int members) override;
+  void run(const Frame& frame, Team& team) const override;
+};
+
 // A product and its epilogue; see linear::Product.
 struct Project final : Instruction {
   std::vector<linear::Weight> parts;
@@ -61,6 +78,8 @@ struct Project final : Instruction {
   const float* bias = nullptr;
   std::size_t delta_at = kNowhere;
   std::size_t delta_stride = 0;
+  std::shared_ptr<const Adapters> adapters;  // null: none, or a delta that is always there
+  std::vector<adapter::Site> delta_sites;    // the delta counts only where one of these is touched
   float scale = 1.0F;
   float soft_cap = 0.0F;
   linear::Activation activation = linear::Activation::kSilu;

@@ -46,6 +46,7 @@ struct Step {
   std::span<const PageTable> page_tables;
   std::span<const RopeChoice> ropes;
   std::span<const std::vector<attention::PageCopy>> copies;  // per KV group, executed before anything else
+  const std::int32_t* adapters = nullptr;                    // [B] slot, or -1: none; null: none for all
 };
 
 // Which of a step's sizes counts a buffer's rows.

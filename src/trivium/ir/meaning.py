@@ -79,7 +79,7 @@ class AdapterSource(Protocol):
             rows: `T`: one row per token of the step; `R`: one per wanted row.
 
         Returns:
-            [rows, N]; zeros for rows whose request has no adapter.
+            [rows, N]; for rows whose request has no adapter -0, which changes no bit of what it is added to.
         """
         ...
 

@@ -6,6 +6,7 @@ the value, and the limit.
 
 from __future__ import annotations
 
+from collections.abc import Set  # noqa: PYI025
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,8 +33,13 @@ class StepLimits:
     takes_embeds: bool
 
 
-def check_step(step: Step, limits: StepLimits) -> None:
+def check_step(step: Step, limits: StepLimits, adapters: Set[int] = frozenset()) -> None:
     """Check every rule.
+
+    Args:
+        step: What to check.
+        limits: Of the executor.
+        adapters: Slots that hold an adapter.
 
     Raises:
         InternalError: The first rule that is broken.
@@ -42,6 +48,7 @@ def check_step(step: Step, limits: StepLimits) -> None:
     _check_tokens(step, limits)
     _check_positions(step)
     _check_rows(step, limits)
+    _check_adapters(step, adapters)
     _check_unsupported(step, limits)
     _check_copies(step, limits)
     spec = limits.spec
@@ -105,9 +112,13 @@ def _check_rows(step: Step, limits: StepLimits) -> None:
         ensure(is_ascending, f"step.logit_rows {rows.tolist()} does not ascend within {step.num_tokens} tokens")
 
 
+def _check_adapters(step: Step, adapters: Set[int]) -> None:
+    for request, slot in enumerate(step.adapter_slot.tolist()):
+        ensure(slot == -1 or slot in adapters, f"step.adapter_slot[{request}] is {slot}: no adapter is loaded there")
+
+
 def _check_unsupported(step: Step, limits: StepLimits) -> None:
     ensure(len(step.moves) == 0, "step has tier moves; this executor has no tiers")
-    ensure((step.adapter_slot == -1).all(), "step has adapters; this executor has none loaded")
     ensure((step.state_slot == -1).all(), "step has recurrent state; this model has none")
     if step.embeds is not None:
         ensure(limits.takes_embeds, "step has embeds; this model takes none")

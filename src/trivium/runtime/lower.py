@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trivium.plan.program import AttributeValue, Buffer, Instruction, Plan, ProgramName
+    from trivium.runtime.native_adapters import NativeAdapters
 
 OPERAND_FORMATS = {"f32t": "f32", "bf16": "bf16", "q8": "q8"}
 """Kind of a buffer to the operand format of the kernels."""
@@ -55,8 +56,11 @@ class Lowering:
 
     plan: Plan
     memory: Memory
+    adapters: NativeAdapters | None = None
     program: Any = field(init=False)
     buffers: Mapping[str, Buffer] = field(init=False)
+    deltas: dict[str, list[int]] = field(init=False, default_factory=dict)
+    """Buffer of a delta to the products it is for, as adapters number them."""
     _weights: dict[str, Any] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -121,18 +125,19 @@ def module() -> Any:
     return found
 
 
-def lower(plan: Plan, name: ProgramName, memory: Memory) -> Lowering:
+def lower(plan: Plan, name: ProgramName, memory: Memory, adapters: NativeAdapters | None = None) -> Lowering:
     """Build one of a plan's programs.
 
     Args:
         plan: Made for this processor.
         name: Which program.
         memory: Weights and KV stores; must live as long as the program, and does, by reference.
+        adapters: What the program `adapters` asks.
 
     Raises:
         InternalError: An instruction is not known, or names a weight or buffer that is not there.
     """
-    lowering = Lowering(plan, memory)
+    lowering = Lowering(plan, memory, adapters)
     for instruction in plan.programs[name].instructions:
         ensure(instruction.op in LOWERINGS, f"{plan.architecture}: no native instruction for op {instruction.op}")
         LOWERINGS[instruction.op](lowering, instruction)
@@ -175,6 +180,20 @@ def _add_norm(low: Lowering, instruction: Instruction) -> None:
     )
 
 
+def _adapter_delta(low: Lowering, instruction: Instruction) -> None:
+    x, out, attrs = instruction.reads["x"], instruction.writes["out"], instruction.attrs
+    if low.adapters is None:
+        raise InternalError("adapter_delta: the program is lowered without adapters")
+    low.deltas[out] = low.adapters.products(attrs["parameters"])
+    low.program.adapter_delta(
+        adapters=low.adapters.handle,
+        products=low.deltas[out],
+        rows=attrs["rows"],
+        x_at=low.at(x),
+        out_at=low.at(out),
+    )
+
+
 def _project(low: Lowering, instruction: Instruction, parts: tuple[str, ...], epilogue: str) -> None:
     reads, writes, attrs = instruction.reads, instruction.writes, instruction.attrs
     x, out, operand = reads["x"], writes.get("out", writes.get("wide")), writes.get("operand")
@@ -192,6 +211,7 @@ def _project(low: Lowering, instruction: Instruction, parts: tuple[str, ...], ep
         bias=low.vector(instruction.weights.get("bias")),
         delta_at=low.at(delta),
         delta_stride=0 if delta is None else low.width(delta),
+        delta_of=[] if delta is None else low.deltas[delta],
         scale=attrs.get("scale", 1.0),
         soft_cap=attrs.get("softcap") or 0.0,
         activation=attrs.get("activation", "silu"),
@@ -309,6 +329,7 @@ LOWERINGS: Mapping[str, Callable[[Lowering, Instruction], None]] = {
     "embed": _embed,
     "rope_table": _rope_table,
     "add_norm": _add_norm,
+    "adapter_delta": _adapter_delta,
     "projection": _projection,
     "projection_add": _projection_add,
     "gated_projection": _gated_projection,

@@ -14,6 +14,7 @@ import numpy as np
 from trivium.base.errors import InternalError, ensure
 from trivium.ir.interpret import Interpreter, Trace
 from trivium.kernels import gemm
+from trivium.runtime.adapters import LoadedAdapters
 from trivium.runtime.arrays import Library, NumpyLibrary, ProductKernels, TorchLibrary
 from trivium.runtime.bind import LazyParameter, Progress, bind_graph
 from trivium.runtime.check import StepLimits, check_step
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from trivium.cache.spec import KVSpec
     from trivium.config.model import ModelConfig
     from trivium.ir.graph import Graph
+    from trivium.runtime.adapters import Adapter
     from trivium.sampling.batch import Sampled, SampleRow
     from trivium.schedule.step import Step
 
@@ -50,6 +52,7 @@ class ReferenceExecutor:
         array_library: Literal["numpy", "torch"] = "numpy",
         device: str = "cpu",
         kernels: ProductKernels | None = None,
+        adapted: Graph | None = None,
         report: Progress | None = None,
     ) -> None:
         """Bind weights and allocate the KV store.
@@ -64,6 +67,7 @@ class ReferenceExecutor:
             array_library: `numpy`, or `torch`, which needs the hf extra.
             device: Torch device.
             kernels: Products on NumPy; the project's own by default.
+            adapted: The same graph with adapters' deltas, for steps that have some; without it there are none.
             report: Told of bytes bound so far, and in all.
 
         Raises:
@@ -74,6 +78,8 @@ class ReferenceExecutor:
         bound = bind_graph(graph, parameters, self._library, report=report)
         self.weight_bytes = bound.num_bytes
         self._interpreter: Interpreter | None = Interpreter(graph, self._library, bound.arrays)
+        self._adapters = LoadedAdapters(self._library, {} if adapted is None else _adapted_shapes(adapted))
+        self._adapted = None if adapted is None else Interpreter(adapted, self._library, bound.arrays)
         self._store: KVStore | None = KVStore(
             spec, num_pages, num_kv_heads=config.num_kv_heads, head_width=config.head_width, library=self._library
         )
@@ -123,11 +129,14 @@ class ReferenceExecutor:
             InternalError: The step contradicts the KV store, which is then as it was; or the executor is closed.
         """
         interpreter, store = self._open()
-        check_step(step, self._limits)
+        check_step(step, self._limits, self._adapters.slots)
         for group_idx, source, target in step.copies.tolist():
             store.copy_page(group_idx, source, target)
         memory = StepMemory(step, store, self._library)
-        outputs = interpreter.run(graph_inputs(step, self._library), memory, trace=trace)
+        adapters = None
+        if self._adapted is not None and (step.adapter_slot != -1).any():
+            interpreter, adapters = self._adapted, self._adapters.of(step)
+        outputs = interpreter.run(graph_inputs(step, self._library), memory, adapters=adapters, trace=trace)
         self._logits = self._library.to_host(outputs["logits"])
         self._mask_row = step.mask_row
 
@@ -145,9 +154,27 @@ class ReferenceExecutor:
         ensure(len(rows) == wanted, f"sample got {len(rows)} rows; the last step wanted {wanted}")
         return sample(self._logits, rows, masks, self._mask_row)
 
+    def load_adapter(self, slot: int, adapter: Adapter) -> None:
+        """Let steps use an adapter; see `runtime.adapters.LoadedAdapters.load`.
+
+        Raises:
+            CheckpointError: It does not fit the model.
+            InternalError: The slot is taken, or negative.
+        """
+        self._adapters.load(slot, adapter)
+
+    def unload_adapter(self, slot: int) -> None:
+        """Forget an adapter.
+
+        Raises:
+            InternalError: The slot holds none.
+        """
+        self._adapters.unload(slot)
+
     def close(self) -> None:
         """Give back weights and KV; the executor is not used afterwards."""
         self._interpreter = None
+        self._adapted = None
         self._store = None
         self._logits = self._logits[:0].copy()
 
@@ -155,3 +182,11 @@ class ReferenceExecutor:
         if self._interpreter is None or self._store is None:
             raise InternalError("the executor is closed")
         return self._interpreter, self._store
+
+
+def _adapted_shapes(graph: Graph) -> dict[str, tuple[int, int]]:
+    """Find what a graph asks adapters for: parameter to its shape [N, K]."""
+    shapes = graph.param_shapes()
+    nodes = (node for node in graph.nodes if node.op == "adapter_delta")
+    names = {str(name) for node in nodes for name in node.attributes["parameters"]}  # type: ignore[union-attr]
+    return {name: (shapes[name][0], shapes[name][1]) for name in sorted(names)}
