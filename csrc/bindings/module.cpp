@@ -6,7 +6,7 @@ NB_MODULE(_C, m) {
   trivium::bindings::bind_gemm(m);
   trivium::bindings::bind_linear(m);
   trivium::bindings::bind_adapters(m);
-  trivium::bindings::bind_program(m);  // after Adapters
+  trivium::bindings::bind_program(m);    // after Adapters
   trivium::bindings::bind_attention(m);  // after KVStore
   trivium::bindings::bind_sample(m);
 }
