@@ -1,10 +1,14 @@
 """What precision costs: a fixed text scored in every format of weights and KV, beside float32.
 
-    python benchmarks/quality.py [MODEL] [--weights auto,int8] [--kv bf16,int8] [--text FILE] [--tokens N]
+    python benchmarks/quality.py [MODEL] [--weights auto,int8] [--kv bf16,int8]
+                                 [--text FILE] [--windows N] [--float32 NAME,NAME]
 
 MODEL is a name of the catalog or of models.toml, a .gguf file, or a directory in Hugging Face layout. The text is cut
 into windows of 512 tokens, each read from an empty context, and the logits of every position are compared with those
 of the reference executor, which computes the dequantized checkpoint op by op in float32.
+
+`--float32 mlp.down_proj,lm_head` keeps weights whose names contain one of these in float32, and so what they multiply:
+what is better then is what these products cost.
 
 Prints a Markdown table. The exit status is 1 where a promise of `PROMISES` is not kept.
 
@@ -27,9 +31,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trivium.assembly.choice import choose_executor
+from trivium.assembly.choice import native_obstacle
 from trivium.assembly.model import load_tokenizer, open_model, silent
-from trivium.base.errors import TriviumError
+from trivium.assembly.native import NativeParts
+from trivium.assembly.reference import ReferenceParts
+from trivium.base.errors import ConfigError, TriviumError
 from trivium.base.intmath import ceil_div
 from trivium.config.options import CacheOptions, EngineOptions, ExecutorOptions, ModelOptions, ScheduleOptions
 from trivium.runtime.rehearsal import text_steps
@@ -40,7 +46,7 @@ from trivium.weights.store import cache_directory
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from trivium.assembly.model import OpenModel
+    from trivium.assembly.choice import ExecutorParts
     from trivium.runtime.native import NativeExecutor
     from trivium.runtime.reference import ReferenceExecutor
 
@@ -232,23 +238,27 @@ class Row:
 class Text:
     """A text as windows of a model's tokens, and float32's logits of them."""
 
-    def __init__(self, model: str, text: str, num_tokens: int | None = None) -> None:
+    def __init__(self, model: str, text: str, num_windows: int | None = None) -> None:
         """Cut the text and score it in float32.
 
         Args:
             model: As `ModelOptions.model`.
             text: What is scored.
-            num_tokens: How many of its tokens to take; by default all.
+            num_windows: How many windows to take, spread evenly over the text; by default all.
+
+        Raises:
+            ValueError: The text is too short to be scored, or there are fewer windows.
+            TriviumError: The model cannot be found, understood, or run here.
         """
         schedule = ScheduleOptions(max_num_seqs=WINDOW, max_num_batched_tokens=WINDOW)
         self.options = EngineOptions(model=ModelOptions(model=model), schedule=schedule)
+        if (obstacle := native_obstacle(self.options)) is not None:
+            raise ConfigError(f"quality is measured of the native executor, which cannot run: {obstacle}")
         self.model = open_model(self.options)
         tokenizer = load_tokenizer(self.options, self.model)
-        tokens = tokenizer.encode(text, add_special_tokens=False)[:num_tokens]
-        self.windows = cut(tokens, tokenizer.special.prefix)
-        if not self.windows:
-            raise ValueError(f"the text has {len(tokens)} tokens; to score anything takes two")
-        with _executor(replace(self.options, executor=ExecutorOptions(executor="reference")), self.model) as (_, found):
+        tokens = tokenizer.encode(text, add_special_tokens=False)
+        self.windows = spread(cut(tokens, tokenizer.special.prefix), num_windows)
+        with _made(ReferenceParts(self.options, self.model)) as found:
             self.expected = [np.array(logits) for logits in self.logits(found)]
 
     @property
@@ -268,28 +278,43 @@ class Text:
         parts = zip(self.logits(executor), self.expected, self.windows, strict=True)
         return join([compare(found[:-1], expected[:-1], np.array(window[1:])) for found, expected, window in parts])
 
-    def measure(self, weights: Sequence[str], kv: Sequence[str]) -> Iterator[Row]:
-        """Measure each format of weights with each of KV."""
+    def measure(self, weights: Sequence[str], kv: Sequence[str], finer: Sequence[str] = ()) -> Iterator[Row]:
+        """Measure each format of weights with each of KV.
+
+        Args:
+            weights: As `--weights` says it.
+            kv: As `--kv-cache-dtype` says it.
+            finer: Weights whose names contain one of these are float32; then nothing is promised.
+        """
         for choice in weights:
             with tempfile.TemporaryDirectory(prefix="trivium-quality-") as cache:  # shared by the KV formats
                 for dtype in kv:
-                    yield self._measure(choice, dtype, Path(cache))
+                    yield self._measure(choice, dtype, finer, Path(cache))
 
-    def _measure(self, weights: Any, kv: Any, cache: Path) -> Row:
+    def _measure(self, weights: Any, kv: Any, finer: Sequence[str], cache: Path) -> Row:
         options = replace(
             self.options,
             model=replace(self.options.model, cache_dir=cache),
-            executor=ExecutorOptions(executor="native", weights=weights),
+            executor=ExecutorOptions(weights=weights),
             cache=CacheOptions(kv_cache_dtype=kv),
         )
-        with _executor(options, self.model) as (parts, executor):
+        parts = NativeParts(options, self.model)
+        own = set(parts.formats.values())
+        hits = [name for name in parts.formats if any(part in name for part in finer)]
+        parts.formats |= dict.fromkeys(hits, "f32")
+        with _made(parts) as executor:
             return Row(
-                weights=f"{weights} ({parts.arithmetic})" if weights == "auto" else weights,
+                weights=_label(weights, parts.arithmetic, finer),
                 kv=kv,
                 weight_bytes=executor.weight_bytes,
                 scores=self.score(executor),
-                promise=promise_of(weights, kv, set(parts.formats.values())),
+                promise=None if finer else promise_of(weights, kv, own),
             )
+
+
+def _label(weights: str, arithmetic: str, finer: Sequence[str]) -> str:
+    formats = f"{weights} ({arithmetic})" if weights == "auto" else weights
+    return f"{formats}, {' and '.join(finer)} in f32" if finer else formats
 
 
 def cut(tokens: Sequence[int], prefix: Sequence[int], size: int = WINDOW) -> list[list[int]]:
@@ -299,13 +324,25 @@ def cut(tokens: Sequence[int], prefix: Sequence[int], size: int = WINDOW) -> lis
     return [window for window in windows if len(window) > max(len(prefix), 1)]
 
 
+def spread(windows: Sequence[list[int]], count: int | None) -> list[list[int]]:
+    """Choose `count` windows at even distances, or all.
+
+    Raises:
+        ValueError: There are fewer, or none at all.
+    """
+    if count is None:
+        count = max(len(windows), 1)
+    if not 1 <= count <= len(windows):
+        raise ValueError(f"{count} windows are wanted; the text has {len(windows)}, each of up to {WINDOW} tokens")
+    return [windows[place * len(windows) // count] for place in range(count)]
+
+
 @contextmanager
-def _executor(options: EngineOptions, model: OpenModel) -> Iterator[tuple[Any, Any]]:
-    """Make an executor with pages for a window, with what it was made from, and close it afterwards."""
-    parts = choose_executor(options, model, silent)
+def _made(parts: ExecutorParts) -> Iterator[Any]:
+    """Make an executor with pages for a window, and close it afterwards."""
     executor = parts.make((ceil_div(WINDOW, parts.kv_spec.page_len),) * len(parts.kv_spec.groups), silent)
     try:
-        yield parts, executor
+        yield executor
     finally:
         executor.close()
 
@@ -336,13 +373,14 @@ def main() -> int:
     for name, known in (("--weights", WEIGHTS), ("--kv", KV)):
         reader.add_argument(name, type=partial(some_of, known), default=known, help=f"of {','.join(known)} (all)")
     reader.add_argument("--text", type=Path, default=TEXT, help="file of text to score (the committed one)")
-    reader.add_argument("--tokens", type=int, help="how many of its tokens, from the first (all)")
+    reader.add_argument("--windows", type=int, help="how many of its windows, spread evenly over it (all)")
+    reader.add_argument("--float32", type=lambda text: text.split(","), default=[], help="weights to keep in float32")
     asked = reader.parse_args()
     try:
-        text = Text(find(asked.model), asked.text.read_text("utf-8"), asked.tokens)
+        text = Text(find(asked.model), asked.text.read_text("utf-8"), asked.windows)
         print(f"{text.model.name}: {text.num_scored} positions in {len(text.windows)} windows of {WINDOW}\n\n{HEADER}")
         missed = 0
-        for row in text.measure(asked.weights, asked.kv):
+        for row in text.measure(asked.weights, asked.kv, asked.float32):
             print(row, flush=True)
             missed += bool(row.missed)
     except (TriviumError, OSError, ValueError) as error:

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.quality import PROMISES, WEIGHTS, Promise, Row, Scores, compare, cut, join, promise_of, some_of
+from benchmarks.quality import PROMISES, WEIGHTS, Promise, Row, Scores, compare, cut, join, promise_of, some_of, spread
 
 EXPECTED = np.log(np.array([[1, 1], [3, 1], [3, 1]], np.float32))
 """Logits of the probabilities (1/2, 1/2), (3/4, 1/4), (3/4, 1/4)."""
@@ -133,6 +133,15 @@ def test_windows_cover_the_text_once_and_begin_as_prompts_do() -> None:
     assert cut([1, 2, 3, 4, 5, 6, 7], [], 3) == [[1, 2, 3], [4, 5, 6]]  # 7 alone scores nothing
     assert cut([1, 2, 3, 4, 5], [9], 3) == [[9, 1, 2], [9, 3, 4], [9, 5]]
     assert cut([1], [], 3) == []
+
+
+def test_fewer_windows_are_spread_over_the_text() -> None:
+    windows = [[number, 0] for number in range(10)]
+    assert [first for first, _ in spread(windows, 4)] == [0, 2, 5, 7]
+    assert spread(windows, None) == spread(windows, 10) == windows
+    for wrong, had in ((0, windows), (11, windows), (None, [])):
+        with pytest.raises(ValueError, match=f"the text has {len(had)}, each of up to 512 tokens"):
+            spread(had, wrong)
 
 
 def test_an_unknown_format_is_refused_by_name() -> None:
