@@ -82,8 +82,9 @@ def choose_executor(options: EngineOptions, model: OpenModel, report: Report) ->
 
 def native_obstacle(options: EngineOptions) -> str | None:
     """Return why the native executor cannot run, or nothing."""
-    if options.executor.array_library != "numpy" or options.executor.device != "cpu":
-        return "array_library and device choose where the reference executor runs"
+    library, device = options.executor.array_library, options.executor.device
+    if library != "numpy" or device != "cpu":
+        return f"array_library is {library} and device is {device}, which only the reference executor heeds"
     if options.cache.page_len != native.PAGE_LEN:
         return f"page_len is {options.cache.page_len}, and native kernels have pages of {native.PAGE_LEN} tokens"
     if native.load() is None:
@@ -92,12 +93,17 @@ def native_obstacle(options: EngineOptions) -> str | None:
 
 
 def _refuse_native_options(options: EngineOptions, obstacle: str | None) -> None:
-    why = f", because {obstacle}" if obstacle else ""
-    asked = {
-        "weights": options.executor.weights != "auto",
-        "kv_cache_dtype": options.cache.kv_cache_dtype not in {"auto", "f32"},
-        "plan": options.compile.plan is not None,
+    """Refuse what only the native executor can do, where another one runs."""
+    why = "" if obstacle is None else f", since {obstacle}"
+    way_out = " out" if obstacle else " out, or set executor to native"
+    found = {
+        "weights": (options.executor.weights, options.executor.weights == "auto"),
+        "kv_cache_dtype": (options.cache.kv_cache_dtype, options.cache.kv_cache_dtype in {"auto", "f32"}),
+        "plan": (options.compile.plan, options.compile.plan is None),
     }
-    for name, is_asked in asked.items():
-        if is_asked:
-            raise ConfigError(f"{name} has no meaning for the reference executor, which computes in float32{why}")
+    for name, (value, is_fine) in found.items():
+        if not is_fine:
+            raise ConfigError(
+                f"{name} is {value}, but the reference executor runs{why}, and it computes in float32 without a plan; "
+                f"leave {name}{way_out}"
+            )
