@@ -14,7 +14,7 @@ import json
 import multiprocessing
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,20 +47,25 @@ class FreeEngine(LivingEngine):
     ) -> AsyncIterator[Delta]:
         """Replay the answer to these parameters."""
         prepared = FakeEngine(alphabet)
-        return _replay(prepared, prompt_ids, params, named["request_id"])
+        return _replay(prepared, prompt_ids, params, named["request_id"], named.get("on_news"))
 
 
 _PREPARED: dict[tuple[int, int], list[Delta]] = {}
 
 
 async def _replay(
-    engine: FakeEngine, prompt_ids: Sequence[int], params: SamplingParams, request_id: str
+    engine: FakeEngine,
+    prompt_ids: Sequence[int],
+    params: SamplingParams,
+    request_id: str,
+    on_news: Callable[[Delta], bool] | None = None,
 ) -> AsyncIterator[Delta]:
     key = (params.max_tokens or 0, params.logprobs or 0)
     if key not in _PREPARED:
         _PREPARED[key] = [delta async for delta in engine.submit(prompt_ids, params, request_id=request_id)]
     for delta in _PREPARED[key]:
-        yield delta
+        if on_news is None or delta.finish_reason is not None or not on_news(delta):
+            yield delta
         await asyncio.sleep(0)
 
 

@@ -169,6 +169,7 @@ class FakeEngine:
         request_id: str,
         cache_salt: str = "",
         deadline_s: float | None = None,
+        on_news: Callable[[Delta], bool] | None = None,
     ) -> AsyncGenerator[Delta, None]:
         number = len(self.submitted)
         self.submitted.append(
@@ -190,7 +191,8 @@ class FakeEngine:
         try:
             yield Delta(request_id=request_id, choice=0, first_token=0, token_ids=[], text="")
             async for delta in self._answers(request_id, prompt_ids, params):
-                yield delta
+                if on_news is None or delta.finish_reason is not None or not on_news(delta):
+                    yield delta
             is_complete = True
         finally:
             if not is_complete:

@@ -38,7 +38,7 @@ from trivium.engine.messages import (
     Reply,
 )
 from trivium.engine.status import EngineStatus
-from trivium.engine.streams import StreamTable, error_from, new_submit
+from trivium.engine.streams import OnNews, StreamTable, error_from, new_submit
 from trivium.engine.wire import decode_from_engine
 
 if TYPE_CHECKING:
@@ -136,10 +136,12 @@ class EngineClient:
         cache_salt: str = "",
         priority: int = 0,
         deadline_s: float | None = None,
+        on_news: OnNews | None = None,
     ) -> AsyncIterator[Delta]:
         """Run a request and yield its news; the first delta, empty, says that it was accepted.
 
-        Leaving the iteration early aborts the request. Errors are raised by the iteration.
+        Leaving the iteration early aborts the request. Errors are raised by the iteration. `on_news` is offered what
+        comes while the reader waits, unless it ends a choice; what it takes is not yielded.
 
         Raises:
             RequestError: The engine refused the request.
@@ -155,7 +157,7 @@ class EngineClient:
             priority=priority,
             deadline_s=deadline_s,
         )
-        return self._streams.run(message, lambda: self._ready_engine().send(message), self.abort)
+        return self._streams.run(message, lambda: self._ready_engine().send(message), self.abort, on_news)
 
     async def abort(self, request_id: str) -> None:
         """End a request; unknown ids are ignored."""

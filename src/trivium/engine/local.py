@@ -17,7 +17,7 @@ from trivium.base.errors import CapacityError, EngineDeadError, RequestError, Tr
 from trivium.engine.messages import Delta, Submit
 from trivium.engine.process import ensure_open, refusal
 from trivium.engine.status import EngineStatus
-from trivium.engine.streams import StreamTable, new_submit
+from trivium.engine.streams import OnNews, StreamTable, new_submit
 
 if TYPE_CHECKING:
     from trivium.config.sampling import SamplingParams
@@ -72,6 +72,7 @@ class LocalEngine:
         cache_salt: str = "",
         priority: int = 0,
         deadline_s: float | None = None,
+        on_news: OnNews | None = None,
     ) -> AsyncIterator[Delta]:
         """Run a request and yield its news; see `EngineClient.submit`.
 
@@ -89,7 +90,7 @@ class LocalEngine:
             priority=priority,
             deadline_s=deadline_s,
         )
-        return self._streams.run(message, lambda: self._send(message), self.abort)
+        return self._streams.run(message, lambda: self._send(message), self.abort, on_news)
 
     async def abort(self, request_id: str) -> None:
         """End a request; unknown ids are ignored."""

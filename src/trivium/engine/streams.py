@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from random import Random
 
     from trivium.config.sampling import SamplingParams
+
+logger = logging.getLogger(__name__)
+
+OnNews = Callable[[Delta], bool]
+"""Takes news of a request at once, without waking the task that reads it; returns whether it did."""
 
 _ERRORS: Mapping[str, type[TriviumError]] = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, TriviumError)
@@ -63,14 +69,28 @@ class _Stream:
     num_open: int
     next_token: dict[int, int] = field(default_factory=dict)
     arrived: deque[Delta | TriviumError] = field(default_factory=deque)
+    on_news: OnNews | None = None
     reader: asyncio.Future[None] | None = None
     """What the reader waits for, or waited for last."""
 
     def put(self, item: Delta | TriviumError) -> None:
-        """Hand something to the reader."""
+        """Hand something to the reader, or past it to `on_news`."""
+        if self.on_news is not None and isinstance(item, Delta) and self._is_taken(item, self.on_news):
+            return
         self.arrived.append(item)
         if self.reader is not None and not self.reader.done():
             self.reader.set_result(None)
+
+    def _is_taken(self, news: Delta, on_news: OnNews) -> bool:
+        """Offer news to `on_news`, if the reader has dealt with all before and waits, and they end nothing."""
+        if news.finish_reason is not None or self.arrived or self.reader is None or self.reader.done():
+            return False
+        try:
+            return on_news(news)
+        except Exception:
+            logger.exception("news could not be taken in passing; the reader meets them")
+            self.on_news = None
+            return False
 
     async def wait(self) -> None:
         """Wait until something has come."""
@@ -129,7 +149,11 @@ class StreamTable:
             self.fail(request_id, make_error(message))
 
     async def run(
-        self, message: Submit, send: Callable[[], None], abort: Callable[[str], Awaitable[None]]
+        self,
+        message: Submit,
+        send: Callable[[], None],
+        abort: Callable[[str], Awaitable[None]],
+        on_news: OnNews | None = None,
     ) -> AsyncIterator[Delta]:
         """Send a request and yield its deltas until each of its choices has ended.
 
@@ -137,12 +161,13 @@ class StreamTable:
             message: The request.
             send: Hands it to the engine.
             abort: Told the request's id when the reader leaves before the end.
+            on_news: Offered what comes while the reader waits and ends no choice; what it takes is not yielded.
 
         Raises:
             TriviumError: The request could not be sent, was refused, or its engine died.
         """
         request_id = message.request_id
-        stream = self._open(request_id, message.params.num_draws)
+        stream = self._open(request_id, message.params.num_draws, on_news)
         has_ended = False
         try:
             send()
@@ -163,12 +188,12 @@ class StreamTable:
             if not has_ended:
                 await abort(request_id)
 
-    def _open(self, request_id: str, num_choices: int) -> _Stream:
+    def _open(self, request_id: str, num_choices: int, on_news: OnNews | None) -> _Stream:
         """Begin to listen for a request.
 
         Raises:
             InternalError: The id is open already.
         """
         errors.ensure(request_id not in self._streams, f"request id '{request_id}' is open already")
-        stream = self._streams[request_id] = _Stream(num_choices)
+        stream = self._streams[request_id] = _Stream(num_choices, on_news=on_news)
         return stream

@@ -12,6 +12,8 @@ from typing import Self
 
 from starlette.types import Send
 
+from trivium.server.http1 import Shortcut
+
 KEEP_ALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
 
@@ -29,8 +31,9 @@ class EventStream:
         `is_open` is true exactly when the status has been sent.
     """
 
-    def __init__(self, send: Send, *, keep_alive_s: float) -> None:
+    def __init__(self, send: Send, *, keep_alive_s: float, shortcut: Shortcut | None = None) -> None:
         self._send = send
+        self._shortcut = shortcut
         self._keep_alive_s = keep_alive_s
         self._loop = asyncio.get_running_loop()
         self._last_s = self._loop.time()
@@ -53,6 +56,17 @@ class EventStream:
             await self._open()
         self._last_s = self._loop.time()
         await self._send({"type": "http.response.body", "body": events, "more_body": True})
+
+    @property
+    def can_write_now(self) -> bool:
+        """Whether `write_now` may be called: the status has been sent and the connection takes more."""
+        return self.is_open and self._shortcut is not None and self._shortcut.can_write
+
+    def write_now(self, events: bytes) -> None:
+        """Send one or more whole events without waiting."""
+        if self._shortcut is not None:
+            self._last_s = self._loop.time()
+            self._shortcut.write(events)
 
     async def close(self, events: bytes) -> None:
         """Send the last events and end the answer."""

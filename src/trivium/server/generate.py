@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from trivium.base.errors import EngineDeadError
@@ -24,8 +24,12 @@ from trivium.server.ports import EnginePort
 from trivium.server.shapes import PromptTokensDetails, Usage
 
 
-def run_job(engine: EnginePort, job: Job) -> AsyncGenerator[tuple[int, Delta], None]:
+def run_job(
+    engine: EnginePort, job: Job, on_news: Callable[[Delta], bool] | None = None
+) -> AsyncGenerator[tuple[int, Delta], None]:
     """Yield the news of a job's answers as (prompt index, delta) until all have ended.
+
+    A job of one prompt offers what comes while the reader waits to `on_news` first, see `EnginePort.submit`.
 
     Closing the generator, or cancelling the task that waits for it, aborts what is still open.
 
@@ -33,10 +37,12 @@ def run_job(engine: EnginePort, job: Job) -> AsyncGenerator[tuple[int, Delta], N
         TriviumError: A prompt was refused, the engine died, or an answer failed. Nothing but empty deltas has been
             yielded before the engine has accepted every prompt.
     """
-    return _one_prompt(engine, job, 0) if len(job.prompts) == 1 else _all_prompts(engine, job)
+    return _one_prompt(engine, job, 0, on_news) if len(job.prompts) == 1 else _all_prompts(engine, job)
 
 
-async def _one_prompt(engine: EnginePort, job: Job, prompt_idx: int) -> AsyncGenerator[tuple[int, Delta], None]:
+async def _one_prompt(
+    engine: EnginePort, job: Job, prompt_idx: int, on_news: Callable[[Delta], bool] | None = None
+) -> AsyncGenerator[tuple[int, Delta], None]:
     prompt = job.prompts[prompt_idx]
     num_open = job.num_draws
     stream = engine.submit(
@@ -45,6 +51,7 @@ async def _one_prompt(engine: EnginePort, job: Job, prompt_idx: int) -> AsyncGen
         request_id=job.request_id(prompt_idx),
         cache_salt=job.cache_salt,
         deadline_s=job.timeout_s,
+        on_news=on_news,
     )
     async with _closing(stream):
         async for delta in stream:

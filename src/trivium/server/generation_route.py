@@ -15,6 +15,7 @@ from trivium.server.errors import ClientGoneError, error_body
 from trivium.server.events import EventStream, event
 from trivium.server.gate import Visit, log_error, send_json, visit_of
 from trivium.server.generate import Collected, Counts, new_collection, run_job
+from trivium.server.http1 import SHORTCUT, Shortcut
 from trivium.server.job import Job
 from trivium.server.service import Service
 from trivium.server.shapes import Usage
@@ -72,12 +73,13 @@ class GenerationRoute:
         form = self._make_form(job, service.texts, created=int(time.time()), fingerprint=service.fingerprint)
         run = _Run(service, job, form, visit)
         if job.is_stream:
-            await self._stream(run, receive, send)
+            await self._stream(run, receive, send, scope.get(SHORTCUT))
         else:
             await service.jobs.run(run.answer(send), receive)
 
-    async def _stream(self, run: _Run, receive: Receive, send: Send) -> None:
-        async with EventStream(send, keep_alive_s=self._service.options.keep_alive_s) as events:
+    async def _stream(self, run: _Run, receive: Receive, send: Send, shortcut: Shortcut | None) -> None:
+        keep_alive_s = self._service.options.keep_alive_s
+        async with EventStream(send, keep_alive_s=keep_alive_s, shortcut=shortcut) as events:
             try:
                 await self._service.jobs.run(run.stream(events), receive)
             except ClientGoneError:
@@ -101,18 +103,31 @@ class _Run:
         self._times: TokenTimes = service.telemetry.watch_tokens(visit.began_s)
 
     async def stream(self, events: EventStream) -> None:
-        """Send news as they come."""
+        """Send news as they come; those in the middle of an answer are sent in passing, without waking this task."""
+
+        def send_in_passing(delta: Delta) -> bool:
+            if not events.can_write_now:
+                return False
+            shown = self._show(0, delta)
+            if shown:
+                events.write_now(shown)
+            return True
+
         try:
-            async with contextlib.aclosing(run_job(self._service.engine, self._job)) as news:
+            async with contextlib.aclosing(run_job(self._service.engine, self._job, send_in_passing)) as news:
                 async for prompt_idx, delta in news:
-                    self._times.add(prompt_idx, delta)
-                    self._counts.add(prompt_idx, delta)
-                    shown = self._form.chunk(prompt_idx, delta)
+                    shown = self._show(prompt_idx, delta)
                     if shown:
                         await events.write(shown)
         finally:
             self._report()
         await events.close(self._form.end(self._counts.usage()))
+
+    def _show(self, prompt_idx: int, delta: Delta) -> bytes:
+        """Count a delta and show it as events."""
+        self._times.add(prompt_idx, delta)
+        self._counts.add(prompt_idx, delta)
+        return self._form.chunk(prompt_idx, delta)
 
     async def answer(self, send: Send) -> None:
         """Collect everything, then send it."""

@@ -7,6 +7,9 @@ as all else that a token does in the server; a chunk within a body needs none of
 
 Heads, ends of bodies, and bodies that are not chunked (HTTP/1.0, a known length) go through h11 as ever.
 
+A `Shortcut` writes a chunk without the layers of the application and of uvicorn: none of them has a say in the middle
+of a body. An application finds the one of its exchange in the scope.
+
 Source: RFC 9112, section 7.1.
 """
 
@@ -15,9 +18,16 @@ from __future__ import annotations
 from typing import Any
 
 import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+SHORTCUT = "trivium.shortcut"
+"""Key of an exchange's `Shortcut` in its scope; absent where another server runs the application."""
 _CHUNKED = b"transfer-encoding: chunked"
+
+
+def chunk(data: bytes) -> bytes:
+    """Write data, at least a byte, as a chunk of a body."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 class ChunkingConnection(h11.Connection):
@@ -31,6 +41,11 @@ class ChunkingConnection(h11.Connection):
     """Whether the body of the last head that was sent is chunked."""
     _is_head_request = False
 
+    @property
+    def is_within_chunks(self) -> bool:
+        """Whether a body is being sent, in chunks."""
+        return self._is_chunked and self.our_state is h11.SEND_BODY
+
     def next_event(self) -> Any:
         """Read what came; see `h11.Connection.next_event`."""
         event = super().next_event()
@@ -40,9 +55,8 @@ class ChunkingConnection(h11.Connection):
 
     def send(self, event: Any) -> Any:
         """Turn an event into bytes; see `h11.Connection.send`."""
-        if type(event) is h11.Data and self._is_chunked and self.our_state is h11.SEND_BODY:
-            data = event.data
-            return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+        if type(event) is h11.Data and self.is_within_chunks:
+            return chunk(event.data) if event.data else b""
         sent = super().send(event)
         if type(event) is h11.Response:
             # An answer to HEAD may announce chunks, and has none.
@@ -50,9 +64,38 @@ class ChunkingConnection(h11.Connection):
         return sent
 
 
+class Shortcut:
+    """Writes chunks of one exchange's answer."""
+
+    __slots__ = ("_connection", "_cycle")
+
+    def __init__(self, cycle: RequestResponseCycle, connection: ChunkingConnection) -> None:
+        self._cycle = cycle
+        self._connection = connection
+
+    @property
+    def can_write(self) -> bool:
+        """Whether the answer is within a chunked body and its connection takes more."""
+        cycle = self._cycle
+        if cycle.disconnected or cycle.response_complete or cycle.flow.write_paused:
+            return False
+        return self._connection.is_within_chunks
+
+    def write(self, data: bytes) -> None:
+        """Write a chunk of at least a byte, while `can_write`."""
+        self._cycle.transport.write(chunk(data))
+
+
 class Http1Protocol(H11Protocol):
-    """uvicorn's HTTP/1.1 over a `ChunkingConnection`."""
+    """uvicorn's HTTP/1.1 over a `ChunkingConnection`, with a `Shortcut` in the scope of every exchange."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self.conn = ChunkingConnection(h11.SERVER)
+        self.conn = self._chunks = ChunkingConnection(h11.SERVER)
+        self._application = self.app
+        self.app = self._offer_shortcut
+
+    async def _offer_shortcut(self, scope: Any, receive: Any, send: Any) -> None:
+        # One exchange at a time: h11 gives the next request out when this one has been answered.
+        scope[SHORTCUT] = Shortcut(self.cycle, self._chunks)
+        await self._application(scope, receive, send)

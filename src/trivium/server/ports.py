@@ -6,7 +6,7 @@ fit. Nothing here knows HTTP.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from trivium.config.sampling import SamplingParams
@@ -57,10 +57,13 @@ class EnginePort(Protocol):
         request_id: str,
         cache_salt: str = "",
         deadline_s: float | None = None,
+        on_news: Callable[[Delta], bool] | None = None,
     ) -> AsyncIterator[Delta]:
         """Run a request and yield the news of its choices until all have a `finish_reason`.
 
         The first delta, empty, says that the request was accepted. Closing the iteration early aborts the request.
+        `on_news` may be offered what comes while the reader waits, unless it ends a choice; what it takes is not
+        yielded.
 
         Raises:
             RequestError: The engine refused the request (at the first `anext`).

@@ -191,3 +191,59 @@ def test_a_request_gets_a_seed_and_an_id_only_where_it_has_none() -> None:
     assert (given.request_id, given.params.seed) == ("mine", 3)
     assert drawn.params.seed == _submit(SamplingParams(), None).params.seed
     assert drawn.request_id != _submit(SamplingParams(), None).request_id
+
+
+async def test_news_are_taken_in_passing_only_while_the_reader_waits_and_in_order() -> None:
+    rng = Random(2)  # noqa: S311  (a test)
+    seen: list[tuple[str, Delta]] = []
+    table, params = StreamTable(), SamplingParams(n=2, max_tokens=400)
+
+    async def abort(request_id: str) -> None:
+        raise AssertionError(f"{request_id} is aborted")
+
+    def take(news: Delta) -> bool:
+        assert news.finish_reason is None
+        if rng.random() < 0.3:
+            return False
+        seen.append(("passing", news))
+        return True
+
+    async def read() -> None:
+        async for news in table.run(_submit(params, "r"), lambda: None, abort, take):
+            for _ in range(rng.randrange(3)):  # nothing may overtake what is being dealt with
+                await asyncio.sleep(0)
+            seen.append(("read", news))
+
+    reading = asyncio.create_task(read())
+    await asyncio.sleep(0)
+    said = [_delta(idx, idx, choice=choice, finish="length" if idx == 199 else None)
+            for idx in range(200) for choice in (0, 1)]  # fmt: skip
+    for news in said:
+        if rng.random() < 0.5:
+            await asyncio.sleep(0)
+        table.feed(news)
+    async with asyncio.timeout(1):
+        await reading
+
+    assert [news for _, news in seen] == said
+    assert len({way for way, _ in seen}) == 2
+
+
+async def test_a_fault_in_passing_reaches_the_reader_with_the_news() -> None:
+    table = StreamTable()
+
+    async def abort(request_id: str) -> None:
+        raise AssertionError(f"{request_id} is aborted")
+
+    def fail(news: Delta) -> bool:
+        raise ZeroDivisionError
+
+    async def read() -> list[Delta]:
+        return [news async for news in table.run(_submit(SamplingParams(), "r"), lambda: None, abort, fail)]
+
+    reading = asyncio.create_task(read())
+    for token in (5, 6, 7):
+        await asyncio.sleep(0)
+        table.feed(_delta(token - 5, token, finish="stop" if token == 7 else None))
+
+    assert [news.token_ids for news in await reading] == [[5], [6], [7]]

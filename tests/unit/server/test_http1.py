@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from support.fake_engine import say
 from support.live_server import LivingEngine, live_server
-from trivium.server.http1 import ChunkingConnection
+from trivium.server import http1
+from trivium.server.http1 import ChunkingConnection, Shortcut
 
 PIECES = st.lists(st.binary(max_size=40) | st.just(b"x" * 300), max_size=6)
 HEADS = st.sampled_from([
@@ -73,15 +74,13 @@ def test_the_next_answer_of_a_connection_may_have_a_known_length() -> None:
 
 async def test_a_live_server_streams_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[bytes] = []
-    plain = ChunkingConnection.send
+    plain = http1.chunk
 
-    def send(self: ChunkingConnection, event: object) -> object:
-        result = plain(self, event)
-        if type(event) is h11.Data:
-            written.append(result)  # type: ignore[arg-type]
-        return result
+    def chunk(data: bytes) -> bytes:
+        written.append(plain(data))
+        return written[-1]
 
-    monkeypatch.setattr(ChunkingConnection, "send", send)
+    monkeypatch.setattr(http1, "chunk", chunk)
     async with live_server(LivingEngine(say("abc"))) as live:
         reader, writer = await live.connect()
         body = b'{"model":"tiny","prompt":"hi","stream":true,"max_tokens":9}'
@@ -91,3 +90,38 @@ async def test_a_live_server_streams_through_it(monkeypatch: pytest.MonkeyPatch)
         writer.close()
     assert answer.endswith(b"".join(written) + b"0\r\n\r\n")
     assert len(written) == 5, "three letters, the finish, the end"
+
+
+class _Exchange:
+    """As much of uvicorn's cycle as a shortcut looks at; it is its own flow and transport."""
+
+    def __init__(self) -> None:
+        self.disconnected = self.response_complete = self.write_paused = False
+        self.flow = self.transport = self
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+
+def test_a_shortcut_writes_within_a_chunked_body_only() -> None:
+    connection = serving(ChunkingConnection(h11.SERVER), b"GET / HTTP/1.1\r\nHost: t\r\n\r\n")
+    exchange = _Exchange()
+    shortcut = Shortcut(exchange, connection)  # type: ignore[arg-type]
+    assert not shortcut.can_write
+    connection.send(h11.Response(status_code=200, headers=[("content-type", "text/plain")], reason=b"OK"))
+    assert shortcut.can_write
+    shortcut.write(b"news")
+    assert exchange.written == [b"4\r\nnews\r\n"]
+    for reason in ("disconnected", "response_complete", "write_paused"):
+        setattr(exchange, reason, True)
+        assert not shortcut.can_write
+        setattr(exchange, reason, False)
+    connection.send(h11.EndOfMessage())
+    assert not shortcut.can_write
+
+
+def test_a_shortcut_does_not_write_into_a_body_of_known_length() -> None:
+    connection = serving(ChunkingConnection(h11.SERVER), b"GET / HTTP/1.1\r\nHost: t\r\n\r\n")
+    connection.send(h11.Response(status_code=200, headers=[("content-length", "4")], reason=b"OK"))
+    assert not Shortcut(_Exchange(), connection).can_write  # type: ignore[arg-type]
