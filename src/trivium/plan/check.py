@@ -38,7 +38,9 @@ def check_plan(plan: Plan) -> None:
         _check_buffer(buffer, plan)
     for weight in plan.weights:
         rows = sum(part.rows for part in weight.parts)
-        _require(bool(weight.shape) and min(weight.shape) > 0, f"weight {weight.name}: shape {list(weight.shape)}")
+        _require(
+            bool(weight.shape) and min(weight.shape) > 0, f"weight {weight.name}: shape {list(weight.shape)} is empty"
+        )
         _require(rows == weight.shape[0], f"weight {weight.name}: its parts have {rows} rows of {weight.shape[0]}")
     _require("base" in plan.programs, "there is no program base")
     for name, program in plan.programs.items():
@@ -80,29 +82,38 @@ def _require(condition: object, message: str) -> None:
 
 def _check_limits(plan: Plan) -> None:
     limits = plan.limits
-    _require(limits.max_num_batched_tokens > 0, f"max_num_batched_tokens is {limits.max_num_batched_tokens}")
-    _require(limits.max_logit_rows > 0, f"max_logit_rows is {limits.max_logit_rows}")
+    for name in ("max_num_batched_tokens", "max_logit_rows"):
+        _require(getattr(limits, name) > 0, f"{name} is {getattr(limits, name)}; it must be at least 1")
     layers = sorted(layer for group in plan.kv.spec.groups for layer in group.layers)
-    _require(layers == list(range(plan.sizes.num_layers)), f"the KV groups hold layers {layers}")
+    _require(
+        layers == list(range(plan.sizes.num_layers)),
+        f"the KV groups hold layers {layers}, not each of 0 to {plan.sizes.num_layers - 1} once",
+    )
 
 
 def _check_buffer(buffer: Buffer, plan: Plan) -> None:
     where = f"buffer {buffer.name}"
     is_operand = buffer.kind in KINDS["operand"]
-    _require(buffer.width > 0 and buffer.depth >= buffer.width, f"{where}: depth {buffer.depth}, width {buffer.width}")
+    _require(
+        buffer.width > 0 and buffer.depth >= buffer.width,
+        f"{where}: depth {buffer.depth}, width {buffer.width}, where 1 <= width <= depth must hold",
+    )
     if is_operand:
         _require(buffer.depth % OPERAND_GROUP == 0, f"{where}: depth {buffer.depth} is no multiple of {OPERAND_GROUP}")
     else:
         _require(buffer.depth == buffer.width, f"{where}: depth {buffer.depth} is not width {buffer.width}")
-    _require(buffer.kind == "q8" or not buffer.sums, f"{where}: sums of a {buffer.kind} buffer")
-    _require(all(_is_sum(each) for each in buffer.sums), f"{where}: sums {buffer.sums}")
+    _require(buffer.kind == "q8" or not buffer.sums, f"{where}: only q8 has sums, not {buffer.kind}")
+    _require(
+        all(_is_sum(each) for each in buffer.sums),
+        f"{where}: sums {buffer.sums}; groups are 16 or {OPERAND_GROUP}, zeros 0 to 128",
+    )
     if buffer.offset is None:
         _require(buffer.name in STEP_INPUTS, f"{where}: it has no offset, and no step brings it")
         return
     _require(buffer.name not in STEP_INPUTS, f"{where}: a step brings it, and it has an offset")
     needed = plan.limits.rows(buffer.rows) * row_bytes(buffer.kind, buffer.depth, buffer.sums)
     _require(buffer.num_bytes >= needed, f"{where}: {buffer.num_bytes} bytes; its rows take {needed}")
-    _require(buffer.offset >= 0, f"{where}: offset {buffer.offset}")
+    _require(buffer.offset >= 0, f"{where}: offset {buffer.offset} is before the arena")
     aligned = buffer.offset % ARENA_ALIGNMENT == 0
     _require(aligned, f"{where}: offset {buffer.offset} is no multiple of {ARENA_ALIGNMENT}")
     end = buffer.offset + buffer.num_bytes
@@ -154,11 +165,11 @@ def _check_attributes(instruction: Instruction, buffers: Mapping[str, Buffer], p
     for name, limit in (("layer", plan.sizes.num_layers), ("rope", len(plan.ropes))):
         number = attrs.get(name, 0)
         is_right = name not in attrs or (isinstance(number, int) and 0 <= number < limit)
-        _require(is_right, f"{where}: {name} is {number!r}, of {limit}")
+        _require(is_right, f"{where}: {name} is {number!r}; there are {limit}, counted from 0")
     sums = attrs.get("sums", ())
     known = len(buffers[instruction.reads["x"]].sums) if sums else 0
     is_right = isinstance(sums, tuple) and all(isinstance(each, int) and -1 <= each < known for each in sums)
-    _require(is_right, f"{where}: sums are {sums!r}; its operand has {known}")
+    _require(is_right, f"{where}: sums are {sums!r}; its operand has {known}, counted from 0, and -1 is none")
     problem = check_tactic(instruction.tactic)
     _require(problem is None, f"{where}: {problem}")
 

@@ -59,7 +59,9 @@ def measure_limits() -> MachineLimits:
     """
     module = native.load()
     if module is None:
-        raise ConfigError("what this machine does at most is measured by the native kernels, which are not here")
+        raise ConfigError(
+            "the native kernels, which are not here (trivium doctor says why), measure what this machine does at most"
+        )
     memory, cached, int8, bf16, f32 = module.machine_limits()
     return MachineLimits(memory_bytes=memory, cache_bytes=cached, operations={"int8": int8, "bf16": bf16, "f32": f32})
 

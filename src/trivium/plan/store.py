@@ -94,7 +94,7 @@ def open_named_plan(directory: Path, asked: PlanKey) -> StoredPlan:
     if stored.key.digest != asked.digest:
         found = listed(differences(stored.key, asked))
         raise PlanMismatchError(
-            f"the plan {directory} was compiled for {found}. Compile again with these options: "
+            f"the plan {directory} was compiled for {found}. Compile it again with the options of this command: "
             f"trivium compile {stored.origin.model} -o {directory}"
         )
     return stored

@@ -151,7 +151,7 @@ def test_a_named_plan_that_does_not_fit_says_why_and_how_to_get_one(tmp_path: Pa
         open_named_plan(tmp_path, asked)
     assert str(refused.value) == (
         f"the plan {tmp_path} was compiled for isa avx2, asked scalar; max_num_batched_tokens 128, asked 1024. "
-        f"Compile again with these options: trivium compile tiny -o {tmp_path}"
+        f"Compile it again with the options of this command: trivium compile tiny -o {tmp_path}"
     )
 
 
