@@ -75,21 +75,53 @@ void set_limits(Runner& self, std::size_t max_tokens, std::size_t max_rows, std:
   program::Limits limits{max_tokens, max_rows, vocab_size, page_len, {}};
   for (const auto& [num_pages, window] : groups) limits.groups.push_back({num_pages, window});
   self.num_groups = groups.size();
-  self.checker.emplace(std::move(limits));
+  self.checker.emplace(std::move(limits), self.adapters);
   self.program.keep(stores);
 }
 
 void check_lengths(const Runner& self, const Int32s& token_ids, const Int32s& positions, const Int32s& starts,
-                   const Int32s& kv_lens, const Int32s& copies, const std::vector<Int32s>& page_tables) {
+                   const Int32s& kv_lens, const Int32s& copies) {
   TRIV_CHECK(positions.size() == token_ids.size(), "step has %zu positions for %zu tokens", positions.size(),
              token_ids.size());
   TRIV_CHECK(starts.size() == kv_lens.size() + 1, "step has %zu starts for %zu requests", starts.size(),
              kv_lens.size());
   TRIV_CHECK(copies.ndim() == 2 && copies.shape(1) == 3, "step.copies is not [C, 3]");
-  for (const Int32s& table : page_tables) {
-    TRIV_CHECK(table.ndim() == 2 && table.shape(0) == kv_lens.size(), "a page table has not %zu rows", kv_lens.size());
-  }
   TRIV_CHECK(self.checker.has_value(), "program: run before its limits were set");
+}
+
+// Reads an array in place; one that would have to be converted is refused, since the copy would not live long enough.
+// Lists of arrays are read item by item: a vector of them would be allocated in every step.
+template <class Array>
+Array array_in(nb::handle item, const char* name) {
+  Array array;
+  if (!nb::try_cast(item, array, false)) {
+    throw nb::type_error((std::string(name) + " is not a dense array of the type that a step has").c_str());
+  }
+  return array;
+}
+
+void read_tables(Runner& self, const nb::sequence& page_tables, std::size_t num_requests) {
+  self.tables.clear();
+  for (const nb::handle item : page_tables) {
+    const auto table = array_in<Int32s>(item, "a page table");
+    TRIV_CHECK(table.ndim() == 2 && table.shape(0) == num_requests, "a page table has not %zu rows", num_requests);
+    self.tables.push_back({table.data(), table.shape(1)});
+  }
+}
+
+void read_ropes(Runner& self, const nb::sequence& ropes, std::size_t num_requests) {
+  self.choices.clear();
+  for (const nb::handle item : ropes) {
+    const auto pair = nb::borrow<nb::sequence>(item);
+    TRIV_CHECK(nb::len(pair) == 2, "a rope of a step is %zu things, not variants and frequencies", nb::len(pair));
+    const nb::object first = pair[0];
+    const nb::object second = pair[1];
+    const auto variants = array_in<Int32s>(first, "rope variants");
+    const auto frequencies = array_in<Floats>(second, "rope frequencies");
+    TRIV_CHECK(variants.size() == num_requests, "step has %zu rope variants for %zu requests", variants.size(),
+               num_requests);
+    self.choices.push_back({variants.data(), frequencies.data()});
+  }
 }
 
 void sort_copies(Runner& self, const Int32s& copies) {
@@ -105,21 +137,27 @@ void sort_copies(Runner& self, const Int32s& copies) {
 
 void run(Runner& self, const Arena& arena, const Int32s& token_ids, const Int32s& positions, const Int32s& starts,
          const Int32s& kv_lens, const Int32s& logit_rows, const std::optional<Floats>& embeds, const Int32s& copies,
-         const std::vector<Int32s>& page_tables, const std::vector<std::pair<Int32s, Floats>>& ropes,
-         const std::optional<Seconds>& seconds, const std::optional<std::pair<std::size_t, std::size_t>>& part) {
-  check_lengths(self, token_ids, positions, starts, kv_lens, copies, page_tables);
-  self.tables.clear();
-  for (const Int32s& table : page_tables) self.tables.push_back({table.data(), table.shape(1)});
-  self.choices.clear();
-  for (const auto& [variants, frequencies] : ropes) {
-    TRIV_CHECK(variants.size() == kv_lens.size(), "step has %zu rope variants for %zu requests", variants.size(),
-               kv_lens.size());
-    self.choices.push_back({variants.data(), frequencies.data()});
-  }
+         const nb::sequence& page_tables, const nb::sequence& ropes, const std::optional<Seconds>& seconds,
+         const std::optional<std::pair<std::size_t, std::size_t>>& part, const std::optional<Int32s>& adapter_slot) {
+  check_lengths(self, token_ids, positions, starts, kv_lens, copies);
+  read_tables(self, page_tables, kv_lens.size());
+  read_ropes(self, ropes, kv_lens.size());
   sort_copies(self, copies);
-  const program::Step step{token_ids.size(), kv_lens.size(), logit_rows.size(), token_ids.data(),
-                           positions.data(), starts.data(),  kv_lens.data(),    logit_rows.data(),
-                           pointer(embeds),  self.tables,    self.choices,      self.copies};
+  TRIV_CHECK(!adapter_slot || adapter_slot->size() == kv_lens.size(), "step has %zu adapter slots for %zu requests",
+             adapter_slot ? adapter_slot->size() : 0, kv_lens.size());
+  const program::Step step{token_ids.size(),
+                           kv_lens.size(),
+                           logit_rows.size(),
+                           token_ids.data(),
+                           positions.data(),
+                           starts.data(),
+                           kv_lens.data(),
+                           logit_rows.data(),
+                           pointer(embeds),
+                           self.tables,
+                           self.choices,
+                           self.copies,
+                           adapter_slot ? adapter_slot->data() : nullptr};
   auto* bytes = reinterpret_cast<std::byte*>(arena.data());
   TRIV_CHECK(!seconds || seconds->size() == self.program.size(), "%zu times for %zu instructions",
              seconds ? seconds->size() : 0, self.program.size());
@@ -188,7 +226,7 @@ void bind_program(nb::module_& m) {
           "seal", [](Runner& self) { self.program.seal(); }, "Allocate scratch; after the last instruction.")
       .def("run", &run, "arena"_a, "token_ids"_a, "positions"_a, "starts"_a, "kv_lens"_a, "logit_rows"_a,
            "embeds"_a.none(), "copies"_a, "page_tables"_a, "ropes"_a, "seconds"_a.none() = nb::none(),
-           "part"_a.none() = nb::none(),
+           "part"_a.none() = nb::none(), "adapter_slot"_a.none() = nb::none(),
            "Check a step and run it, or a part of the instructions; adds each one's seconds to `seconds`.");
 }
 

@@ -20,6 +20,7 @@ import numpy as np
 from trivium.base.errors import InternalError, ensure
 from trivium.kernels.native import PAGE_LEN
 from trivium.runtime.lower import OPERAND_FORMATS, Lowering, Memory, lower, module
+from trivium.runtime.native_adapters import NativeAdapters
 from trivium.runtime.rope_choice import RopeChoice
 from trivium.sampling.native import Sampler
 
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trivium.cache.spec import KVSpec
-    from trivium.plan.program import Buffer, Plan
+    from trivium.plan.program import Buffer, Plan, ProgramName
+    from trivium.runtime.adapters import Adapter
     from trivium.runtime.lower import Matrix
     from trivium.sampling.batch import Sampled, SampleRow
     from trivium.schedule.step import Step
@@ -48,6 +50,16 @@ class NativeWeights:
 
     matrices: Mapping[str, Matrix]
     vectors: Mapping[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A program that runs."""
+
+    name: ProgramName
+    low: Lowering
+    logits: NDArray[np.float32]
+    """[R, V] for the most rows, in the arena."""
 
 
 class NativeExecutor:
@@ -75,26 +87,18 @@ class NativeExecutor:
         self._num_pages = num_pages
         self._arena = aligned_zeros(plan.arena_bytes)
         self._store_bytes, stores = _make_stores(plan, num_pages)
-        memory = Memory(
+        self._memory = Memory(
             matrices=weights.matrices,
             vectors=weights.vectors,
             stores=stores,
             place_of_layer=_places(spec),
         )
-        self._base: Lowering | None = lower(plan, "base", memory)
-        self._base.program.limit(
-            max_tokens=plan.limits.max_num_batched_tokens,
-            max_rows=plan.limits.max_logit_rows,
-            vocab_size=plan.sizes.vocab_size,
-            page_len=PAGE_LEN,
-            groups=[(pages, group.window or 0) for pages, group in zip(num_pages, spec.groups, strict=True)],
-            stores=list(stores),
-        )
+        self._adapters: NativeAdapters | None = None
+        self._programs: dict[ProgramName, _Loaded] = {"base": self._load("base")}
         self._ropes = [RopeChoice(rope) for rope in plan.ropes]
         self._zeros = np.zeros(plan.limits.max_num_batched_tokens, np.int32)
-        logits = self._base.buffers[plan.programs["base"].outputs["logits"]]
-        self._logit_space = _view(self._arena, logits, plan.limits.max_logit_rows)
-        self._logits = self._logit_space[:0]
+        self._nones = np.full(plan.limits.max_num_batched_tokens, -1, np.int32)
+        self._logits = self._programs["base"].logits[:0]
         self._mask_row: NDArray[np.int32] = self._zeros[:0]
         self._sampler = Sampler()
         self.weight_bytes = sum(matrix.panels.nbytes for matrix in weights.matrices.values())
@@ -129,7 +133,7 @@ class NativeExecutor:
 
     def timed(self, step: Step) -> NDArray[np.float64]:
         """Run a step and return the seconds that each instruction took, barrier included."""
-        seconds = np.zeros(len(self._open().program))
+        seconds = np.zeros(len(self._program_for(step).low.program))
         self._run(step, seconds)
         return seconds
 
@@ -140,12 +144,15 @@ class NativeExecutor:
             Of each instruction, the buffers that it wrote, by name, as float32 rows; of operands, what their units
             stand for. Layers share buffers, so that a name may come again with other numbers.
         """
-        low = self._open()
+        chosen = self._program_for(step)
+        low = chosen.low
         found: list[dict[str, NDArray[np.float32]]] = []
-        for index, instruction in enumerate(self._plan.programs["base"].instructions):
-            self._run(step, None, (index, index + 1))
+        counts = {"T": step.num_tokens, "R": len(step.logit_rows)}
+        for index, instruction in enumerate(self._plan.programs[chosen.name].instructions):
             written = [low.buffers[name] for name in instruction.writes.values()]
-            counts = {"T": step.num_tokens, "R": len(step.logit_rows)}
+            if instruction.op == "adapter_delta":  # writes nothing where no adapter adds anything
+                _view(self._arena, written[0], counts[written[0].rows]).fill(-0.0)
+            self._run(step, None, (index, index + 1))
             if instruction.op == "rope_kv":
                 factor = low.query_factor(instruction.attrs["layer"])
                 rows = {each.name: self._queries(each, step.num_tokens) / np.float32(factor) for each in written}
@@ -177,24 +184,75 @@ class NativeExecutor:
         ensure(len(rows) == wanted, f"sample got {len(rows)} rows; the last step wanted {wanted}")
         return self._sampler.sample(self._logits, rows, masks, self._mask_row)
 
+    def load_adapter(self, slot: int, adapter: Adapter) -> None:
+        """Let steps use an adapter: requests whose `adapter_slot` is `slot`. Between steps, at any time.
+
+        Args:
+            slot: A free one, 0 to 4095.
+            adapter: What it adds to which parameters; copied.
+
+        Raises:
+            CheckpointError: It does not fit the model.
+            InternalError: The slot is taken, or there is none of that number; or the executor is closed.
+        """
+        self._open("base")
+        if self._adapters is None:
+            self._adapters = NativeAdapters(self._plan)
+            self._programs["adapters"] = self._load("adapters")
+        self._adapters.load(slot, adapter)
+
+    def unload_adapter(self, slot: int) -> None:
+        """Forget an adapter.
+
+        Raises:
+            InternalError: The slot holds none.
+        """
+        if self._adapters is None:
+            raise InternalError(f"adapters: slot {slot} holds none")
+        self._adapters.unload(slot)
+
     def close(self) -> None:
         """Give back weights, KV and arena; the executor is not used afterwards."""
-        self._base = None
+        self._programs = {}
+        self._adapters = None
+        self._memory = Memory(matrices={}, vectors={}, stores=(), place_of_layer={})
         self._logits = self._logits[:0].copy()
-        self._logit_space = self._logits
         self._arena = aligned_zeros(0)
 
-    def _open(self) -> Lowering:
-        if self._base is None:
+    def _load(self, name: ProgramName) -> _Loaded:
+        """Lower a program over the executor's weights, KV stores and arena."""
+        plan, spec = self._plan, self._plan.kv.spec
+        low = lower(plan, name, self._memory, self._adapters)
+        groups = zip(self._num_pages, spec.groups, strict=True)
+        low.program.limit(
+            max_tokens=plan.limits.max_num_batched_tokens,
+            max_rows=plan.limits.max_logit_rows,
+            vocab_size=plan.sizes.vocab_size,
+            page_len=PAGE_LEN,
+            groups=[(pages, group.window or 0) for pages, group in groups],
+            stores=list(self._memory.stores),
+        )
+        logits = low.buffers[plan.programs[name].outputs["logits"]]
+        return _Loaded(name, low, _view(self._arena, logits, plan.limits.max_logit_rows))
+
+    def _open(self, name: ProgramName) -> _Loaded:
+        if not self._programs:
             raise InternalError("the executor is closed")
-        return self._base
+        return self._programs[name]
+
+    def _program_for(self, step: Step) -> _Loaded:
+        """Choose the program: the second one where a request has an adapter; its bits are the first one's without."""
+        has_adapters = step.adapter_slot.data != self._nones[: step.num_requests].data
+        if has_adapters and self._programs:
+            ensure(self._adapters is not None, "step has adapters; this executor has none loaded")
+        return self._open("adapters" if has_adapters else "base")
 
     def _run(self, step: Step, seconds: NDArray[np.float64] | None, part: tuple[int, int] | None = None) -> None:
-        program = self._open().program
-        _refuse_unsupported(step)
+        _refuse_unsupported(step, self._nones[: step.num_requests])
+        chosen = self._program_for(step)
         zeros = self._zeros[: step.num_requests]
         try:
-            program.run(
+            chosen.low.program.run(
                 arena=self._arena,
                 token_ids=step.token_ids,
                 positions=step.positions,
@@ -207,23 +265,28 @@ class NativeExecutor:
                 ropes=[choice.rows(step.reaches, zeros) for choice in self._ropes],
                 seconds=seconds,
                 part=part,
+                adapter_slot=step.adapter_slot,
             )
         except ValueError as error:
             raise InternalError(str(error)) from None
-        self._logits = self._logit_space[: len(step.logit_rows)]
+        self._logits = chosen.logits[: len(step.logit_rows)]
         self._mask_row = step.mask_row
 
 
-def _refuse_unsupported(step: Step) -> None:
-    """Check what the program does not look at; it checks the rest."""
-    for name in ("reaches", "adapter_slot", "state_slot"):
-        found = getattr(step, name).shape
-        ensure(found == (step.num_requests,), f"step.{name} is {found}, not ({step.num_requests},)")
-    found = step.mask_row.shape
-    ensure(found == step.logit_rows.shape, f"step.mask_row is {found}, not {step.logit_rows.shape}")
+def _refuse_unsupported(step: Step, none: NDArray[np.int32]) -> None:
+    """Check what the program does not look at; it checks the rest. `none` [B] is -1 throughout."""
+    of_requests = (step.num_requests,)
+    for name, found, wanted in (
+        ("reaches", step.reaches.shape, of_requests),
+        ("adapter_slot", step.adapter_slot.shape, of_requests),
+        ("state_slot", step.state_slot.shape, of_requests),
+        ("mask_row", step.mask_row.shape, step.logit_rows.shape),
+    ):
+        if found != wanted:
+            raise InternalError(f"step.{name} is {found}, not {wanted}")
     ensure(not len(step.moves), "step has tier moves; this executor has no tiers")
-    ensure(not (step.adapter_slot >= 0).any(), "step has adapters; this executor has none loaded")
-    ensure(not (step.state_slot >= 0).any(), "step has recurrent state; this model has none")
+    # Views of the arrays are compared, since NumPy would allocate a third array.
+    ensure(step.state_slot.data == none.data, "step has recurrent state; this model has none")
 
 
 def _places(spec: KVSpec) -> dict[int, tuple[int, int]]:
