@@ -164,7 +164,8 @@ class CostModel:
     def cost(self, instruction: Instruction, load: Workload) -> Cost:
         """Count one instruction."""
         touched = (*instruction.reads.values(), *instruction.writes.values())
-        arena = sum(self._bytes(name, load) for name in touched)
+        picked: RowSymbol | None = "R" if "rows" in instruction.reads else None  # other rows are not touched
+        arena = sum(self._bytes(name, load, picked) for name in touched)
         weights = self.weights_of(instruction)
         if instruction.op in PRODUCTS:
             rows = load.rows(self._buffers[instruction.reads["x"]].rows)
@@ -196,9 +197,10 @@ class CostModel:
         per_head = sizes.head_width * _KV_BYTES[dtype] + (_SCALE_BYTES if dtype == "i8" else 0)
         return 2.0 * num_tokens * sizes.num_kv_heads * per_head
 
-    def _bytes(self, name: str, load: Workload) -> float:
+    def _bytes(self, name: str, load: Workload, rows: RowSymbol | None) -> float:
+        """Bytes of a buffer that a step touches: all its rows, or those that `rows` counts."""
         buffer = self._buffers[name]
-        return float(load.rows(buffer.rows) * row_bytes(buffer.kind, buffer.depth, buffer.sums))
+        return float(load.rows(rows or buffer.rows) * row_bytes(buffer.kind, buffer.depth, buffer.sums))
 
 
 def _bytes(weights: tuple[Weight, ...]) -> float:

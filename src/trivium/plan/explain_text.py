@@ -44,12 +44,13 @@ def load_text(load: Workload) -> str:
 
 
 def facts_text(explanation: Explanation) -> str:
-    """Say in two sentences what runs and what it is compared with."""
+    """Say what runs and what it is compared with."""
     return (
         f"{explanation.native_calls} native calls per step (forward, sample). Program {explanation.program}: "
         f"{explanation.num_instructions} instructions, {explanation.num_fused} of them fused; "
         f"arena {format_bytes(explanation.arena_bytes)}.\n"
-        f"Predicted is the least time by what this machine can do: {limits_text(explanation.limits)}."
+        f"Predicted is the least time by what this machine can do: {limits_text(explanation.limits)}.\n"
+        "More than 100 % of it: weights were in cache still, or the machine was slower while its limits were measured."
     )
 
 

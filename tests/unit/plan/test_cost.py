@@ -9,7 +9,7 @@ from trivium.plan.cost import Cost, CostModel, MachineLimits, Workload, chunk, d
 from trivium.plan.program import KVStorage, Weight, WeightPart
 
 LIMITS = MachineLimits(memory_bytes=1e9, cache_bytes=1e10, operations={"int8": 1e12, "bf16": 5e11, "f32": 1e11})
-EMBED, ADD_NORM, QKV, ROPE_KV, ATTEND, OUT, GATED, DOWN, HEAD = 0, 2, 3, 4, 5, 6, 8, 9, 11
+EMBED, ADD_NORM, QKV, ROPE_KV, ATTEND, OUT, GATED, DOWN, PICK, HEAD = 0, 2, 3, 4, 5, 6, 8, 9, 10, 11
 
 
 def cost_of(idx: int, load: Workload, **changes: object) -> Cost:
@@ -61,6 +61,12 @@ def test_a_gated_product_reads_both_weights() -> None:
 def test_the_head_runs_on_wanted_rows_only() -> None:
     cost = cost_of(HEAD, chunk(128))
     assert cost.operations == 2 * 1 * VOCAB * WIDTH
+
+
+def test_picking_rows_reads_no_others() -> None:
+    cost = cost_of(PICK, chunk(128))
+    operand = WIDTH + 4 * (WIDTH // 32) + 4 * (WIDTH // 32)
+    assert cost.arena_bytes == 4 * WIDTH + 4 + operand  # a row, its number, the row normed and rounded
 
 
 def test_attention_reads_every_key_of_every_request_once() -> None:
