@@ -19,8 +19,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING
 
-import zmq
-
 from trivium.base.errors import EngineDeadError, TriviumError
 from trivium.engine.calls import CallTable
 from trivium.engine.incarnation import Incarnation
@@ -179,8 +177,7 @@ class EngineClient:
         self.ready.clear()
         if self._engine is None:
             return True
-        with contextlib.suppress(zmq.ZMQError):
-            self._engine.send(Drain())
+        self._engine.send(Drain())
         end_s = time.monotonic() + timeout_s
         while time.monotonic() < end_s:
             if self._engine.exit_code is not None:

@@ -11,9 +11,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 
-import zmq
-import zmq.asyncio
-
+from trivium.engine.channel import Inlet, Outlet
 from trivium.engine.messages import ToEngine
 from trivium.engine.wire import Sockets, encode
 
@@ -32,15 +30,7 @@ class Incarnation:
         self.epoch = epoch
         self.began_s = time.monotonic()
         self._sockets = Sockets()
-        self._context = zmq.asyncio.Context()
-        self._inbox = self._context.socket(zmq.PULL)
-        self._inbox.set_hwm(0)
-        self._inbox.bind(self._sockets.outbox)
-        self._plain: zmq.Context[zmq.Socket[bytes]] = zmq.Context.shadow(self._context.underlying)
-        self._outbox = self._plain.socket(zmq.PUSH)
-        self._outbox.set_hwm(0)
-        self._outbox.setsockopt(zmq.LINGER, 0)
-        self._outbox.connect(self._sockets.inbox)
+        self._inlet, self._outlet = Inlet(self._sockets.outbox), Outlet(self._sockets.inbox)
         arguments = [str(self._sockets.folder), str(epoch), str(os.getpid())]
         self._process = subprocess.Popen(  # noqa: S603  (our own module, our own arguments)
             [*command, *arguments], stdin=subprocess.PIPE, start_new_session=True
@@ -62,18 +52,17 @@ class Incarnation:
 
     async def receive(self) -> bytes:
         """Wait for the next message of the process."""
-        return await self._inbox.recv()
+        return await self._inlet.receive()
 
     def send(self, message: ToEngine) -> None:
-        """Hand a message to ZeroMQ; never blocks."""
-        self._outbox.send(encode(message), zmq.NOBLOCK)
+        """Send a message; never blocks."""
+        self._outlet.send(encode(message))
 
     def close(self) -> None:
         """Kill the process if it lives, and remove the sockets."""
         if self.exit_code is None:
             self._process.kill()
             self._process.wait()
-        self._inbox.close(linger=0)
-        self._outbox.close(linger=0)
-        self._context.term()
+        self._inlet.close()
+        self._outlet.close()
         self._sockets.close()

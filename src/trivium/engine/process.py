@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-import zmq
 
 from trivium.base.errors import CapacityError, RequestError, TriviumError
 from trivium.base.garbage import freeze_what_is_loaded
+from trivium.engine.channel import Reader, Writer
 from trivium.engine.loop import EngineLoop
 from trivium.engine.messages import (
     Abort,
@@ -57,14 +57,12 @@ class EngineProcess:
         """
         self._folder = folder
         self._epoch = epoch
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._inbox = self._context.socket(zmq.PULL)
-        self._inbox.bind(address(folder, "inbox"))
-        self._outbox = self._context.socket(zmq.PUSH)
-        self._outbox.setsockopt(zmq.LINGER, 2000)
-        self._outbox.connect(address(folder, "outbox"))
-        self._pulse = Pulse(self._context, folder, epoch, parent_pid)
+        self._inbox = Reader(address(folder, "inbox"))
+        self._outbox = Writer(address(folder, "outbox"))
+        self._pulse = Pulse(folder, epoch, parent_pid)
         self._is_draining = False
+        self._is_alone = False
+        """Whether the client is gone."""
 
     def serve(self, build: Build) -> int:
         """Build the loop, then run until drained; returns the exit code."""
@@ -87,15 +85,17 @@ class EngineProcess:
         finally:
             self._pulse.stop()
             self._outbox.close()
-            self._inbox.close(linger=0)
-            self._context.term()
+            self._inbox.close()
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _run(self, loop: EngineLoop) -> None:
-        """Work until drained; tell the pulse what has changed: now and then, and at once when work runs out."""
+        """Work until drained, or until the client is gone.
+
+        The pulse is told what has changed: now and then, and at once when work runs out.
+        """
         next_stats_s = 0.0
         has_moved, was_working = True, False
-        while not (self._is_draining and not loop.has_work):
+        while not self._is_alone and not (self._is_draining and not loop.has_work):
             now_s = time.monotonic()
             self._pulse.last_move_s = now_s
             is_working = loop.has_work
@@ -112,19 +112,14 @@ class EngineProcess:
 
     def _take_messages(self, loop: EngineLoop, wait_ms: int) -> bool:
         """Take what has arrived; returns whether anything had."""
-        if wait_ms and not self._inbox.poll(wait_ms):
-            return False
-        has_taken = False
-        while True:
-            try:
-                payload = self._inbox.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return has_taken
-            has_taken = True
+        payloads = self._inbox.take(wait_ms)
+        self._is_alone |= self._inbox.is_closed
+        for payload in payloads:
             try:
                 self._take(loop, decode_to_engine(payload))
             except msgspec.DecodeError as error:
                 logger.error("dropped a message that is not one of ours: %s", error)  # noqa: TRY400
+        return bool(payloads)
 
     def _take(self, loop: EngineLoop, message: ToEngine) -> None:
         match message:
@@ -159,7 +154,10 @@ class EngineProcess:
         self._send(Loading(self._epoch, stage, done, total))
 
     def _send(self, message: FromEngine) -> None:
-        self._outbox.send(encode(message))
+        try:
+            self._outbox.send(encode(message))
+        except OSError:
+            self._is_alone = True
 
 
 def ensure_open(*, is_draining: bool) -> None:

@@ -6,6 +6,7 @@ pulse) both show; counters go along when they have changed. It also ends the pro
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -14,8 +15,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-import zmq
-
+from trivium.engine.channel import Writer
 from trivium.engine.messages import Heartbeat
 from trivium.engine.wire import address, encode
 
@@ -32,9 +32,8 @@ class Pulse(threading.Thread):
         All heartbeats come from this thread, so that counters never arrive out of order.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], folder: Path, epoch: int, parent_pid: int) -> None:
+    def __init__(self, folder: Path, epoch: int, parent_pid: int) -> None:
         super().__init__(name="trivium-pulse", daemon=True)
-        self._context = context
         self._folder = folder
         self._epoch = epoch
         self._parent_pid = parent_pid
@@ -46,17 +45,18 @@ class Pulse(threading.Thread):
 
     def run(self) -> None:
         """Send until stopped; end the process when the parent is gone."""
-        socket = self._context.socket(zmq.PUSH)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.connect(address(self._folder, "outbox"))
+        outbox: Writer | None = None
         while not self._is_stopped:
             if os.getppid() != self._parent_pid:
                 self._end_process()
             stats = self._stats.pop() if self._stats else None
-            socket.send(encode(Heartbeat(self._epoch, time.monotonic() - self.last_move_s, stats)))
+            with contextlib.suppress(OSError):  # nobody reads any more: the parent has just ended, or is about to
+                outbox = outbox or Writer(address(self._folder, "outbox"))
+                outbox.send(encode(Heartbeat(self._epoch, time.monotonic() - self.last_move_s, stats)))
             self._is_due.wait(PULSE_S)
             self._is_due.clear()
-        socket.close()
+        if outbox is not None:
+            outbox.close()
 
     def tell(self, stats: dict[str, object], *, is_urgent: bool) -> None:
         """Send these counters with the next heartbeat, which is due now when they are urgent."""

@@ -1,10 +1,10 @@
-"""How messages travel between client and engine: msgpack over two ZeroMQ sockets in a private folder.
+"""How messages travel between client and engine: msgpack over two Unix sockets in a private folder.
 
 ::
 
     client                                   engine process
-    PUSH inbox.sock   ── ToEngine ──►        PULL   (loop thread)
-    PULL outbox.sock  ◄── FromEngine ──      PUSH   (loop thread: deltas)   PUSH (pulse thread: heartbeats)
+    Outlet inbox.sock   ── ToEngine ──►      Reader  (loop thread)
+    Inlet  outbox.sock  ◄── FromEngine ──    Writer  (loop thread: deltas)   Writer (pulse thread: heartbeats)
 
 The folder has mode 0700, so only the same user can speak to the engine. Nothing is ever unpickled.
 """
@@ -45,12 +45,12 @@ class Sockets:
         self._folder = tempfile.TemporaryDirectory(prefix="trivium-")
 
     @property
-    def inbox(self) -> str:
+    def inbox(self) -> Path:
         """Address on which the engine listens."""
         return address(Path(self._folder.name), "inbox")
 
     @property
-    def outbox(self) -> str:
+    def outbox(self) -> Path:
         """Address on which the client listens."""
         return address(Path(self._folder.name), "outbox")
 
@@ -64,6 +64,6 @@ class Sockets:
         self._folder.cleanup()
 
 
-def address(folder: Path, name: str) -> str:
+def address(folder: Path, name: str) -> Path:
     """Address of one of the sockets in `folder`."""
-    return f"ipc://{folder}/{name}.sock"
+    return folder / f"{name}.sock"

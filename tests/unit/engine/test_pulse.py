@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import os
+import select
+import socket
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import zmq
 
 from support.tiny_engine import tiny_loop
 from trivium.config.sampling import SamplingParams
 from trivium.engine import pulse
+from trivium.engine.channel import Frames, frame, listening
 from trivium.engine.messages import Drain, FromEngine, Heartbeat, Ready, Submit, ToEngine
 from trivium.engine.process import EngineProcess
 from trivium.engine.wire import Sockets, decode_from_engine, encode
 
 NEVER_S = 3600.0
-PATIENCE_MS = 10_000
+PATIENCE_S = 10
 
 
 class Far:
@@ -29,19 +32,29 @@ class Far:
 
     def __init__(self) -> None:
         self.sockets = Sockets()
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.inbox = self.context.socket(zmq.PULL)
-        self.inbox.bind(self.sockets.outbox)
-        self.outbox = self.context.socket(zmq.PUSH)
-        self.outbox.setsockopt(zmq.LINGER, 0)
-        self.outbox.connect(self.sockets.inbox)
+        self._inbox, self._outbox = listening(self.sockets.outbox), listening(self.sockets.inbox)
+        self._heard: dict[socket.socket, Frames] = {}
+        self._arrived: deque[bytes] = deque()
+        self._mouth: socket.socket | None = None
 
     def send(self, message: ToEngine) -> None:
-        self.outbox.send(encode(message))
+        if self._mouth is None:
+            self._mouth, _ = self._outbox.accept()
+        self._mouth.sendall(frame(encode(message)))
 
     def next(self) -> FromEngine:
-        assert self.inbox.poll(PATIENCE_MS), "the engine said nothing"
-        return decode_from_engine(self.inbox.recv())
+        while not self._arrived:
+            ready, _, _ = select.select([self._inbox, *self._heard], [], [], PATIENCE_S)
+            assert ready, "the engine said nothing"
+            for end in ready:
+                if end is self._inbox:
+                    self._heard[end.accept()[0]] = Frames()
+                elif data := end.recv(1 << 16):
+                    self._arrived.extend(self._heard[end].feed(data))
+                else:
+                    del self._heard[end]
+                    end.close()
+        return decode_from_engine(self._arrived.popleft())
 
     def beat(self) -> Heartbeat:
         message = self.next()
@@ -49,9 +62,8 @@ class Far:
         return message
 
     def close(self) -> None:
-        self.inbox.close(linger=0)
-        self.outbox.close(linger=0)
-        self.context.term()
+        for end in (self._inbox, self._outbox, *self._heard, *([self._mouth] if self._mouth else [])):
+            end.close()
         self.sockets.close()
 
 
@@ -64,7 +76,7 @@ def far() -> Iterator[Far]:
 
 def test_counters_go_with_one_heartbeat_and_later_ones_carry_none(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulse, "PULSE_S", 0.01)
-    beating = pulse.Pulse(far.context, far.sockets.folder, 3, os.getppid())
+    beating = pulse.Pulse(far.sockets.folder, 3, os.getppid())
     beating.tell({"num_running": 1}, is_urgent=False)
     beating.tell({"num_running": 0}, is_urgent=False)
     beating.start()
@@ -76,7 +88,7 @@ def test_counters_go_with_one_heartbeat_and_later_ones_carry_none(far: Far, monk
 
 def test_urgent_counters_do_not_wait_for_the_next_beat(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulse, "PULSE_S", NEVER_S)
-    beating = pulse.Pulse(far.context, far.sockets.folder, 1, os.getppid())
+    beating = pulse.Pulse(far.sockets.folder, 1, os.getppid())
     beating.start()
     assert far.beat().stats is None
     beating.tell({"num_running": 0}, is_urgent=True)
@@ -109,8 +121,8 @@ def test_an_engine_that_runs_out_of_work_says_so_at_once(far: Far, monkeypatch: 
 @pytest.mark.parametrize("how", ["while it serves", "before it looked"])
 def test_an_engine_without_its_server_ends_and_removes_its_folder(far: Far, how: str) -> None:
     program = (
-        "import sys, time, zmq; from pathlib import Path; from trivium.engine.pulse import Pulse\n"
-        "Pulse(zmq.Context(), Path(sys.argv[1]), 1, int(sys.argv[2])).start(); time.sleep(30)"
+        "import sys, time; from pathlib import Path; from trivium.engine.pulse import Pulse\n"
+        "Pulse(Path(sys.argv[1]), 1, int(sys.argv[2])).start(); time.sleep(30)"
     )
     # The middle process stands for the server: it starts the engine and is gone, or names a server that is.
     folder = str(far.sockets.folder)
