@@ -49,7 +49,8 @@ In words:
   kind. With `rows` [R], wide and operand hold y of those rows only, and there is no `sum`; without, a and b may
   themselves have R rows. `sum` may lie where a lies.
 * adapter_delta: what the step's adapters add to the products with `parameters`, one after the other, [rows, their
-  widths]: for each row the adapter of its request, zeros where it has none. x is float32; `rows` is T or R.
+  widths]: for each row the adapter of its request, -0 where it has none. x is float32; `rows` is T or R. Where no
+  adapter of the step has anything for `parameters`, nothing is written, and their products take no delta.
 * projection: v = x @ [weight_0; weight_1; weight_2].T + bias + delta, times `scale`, soft-capped to `softcap` if given.
   `sums[i]` says which of x's sums part i reads; -1: none.
 * projection_add: out = residual + v; out always lies where residual lies.

@@ -109,7 +109,11 @@ class LoadedAdapters:
         ensure(slot >= 0, f"adapters: slot {slot} is negative")
         ensure(slot not in self._slots, f"adapters: slot {slot} is taken; unload it first")
         self._slots[slot] = {
-            name: _Bound(*(self._library.bind_matrix(each, is_multiplied=True) for each in (one.a, one.b)), one.scale)
+            name: _Bound(
+                self._library.bind_matrix(one.a, is_multiplied=True),
+                self._library.bind_matrix(one.b, is_multiplied=True),
+                one.scale,
+            )
             for name, one in fitted(adapter, self._shapes).items()
         }
 
