@@ -75,6 +75,21 @@ def multiply(x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order
     out [M, N] = x [M, K], in the operand format of `format`, times packed panels, transposed.
     """
 
+MAX_ADAPTERS: int = 4096
+
+class Adapters:
+    """The adapters that a program's steps may use, by slot."""
+
+    def __init__(self, max_rows: int, max_sites: int, products: Sequence[tuple[int, int]]) -> None: ...
+
+    def load(self, slot: int, factors: Sequence[tuple[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], float] | None]) -> None:
+        """
+        Copy an adapter into a free slot: per product (A [r, K], B [N, r], scale), or None.
+        """
+
+    def unload(self, slot: int) -> None:
+        """Free a slot."""
+
 class OperandLayout:
     """How rows of activations are stored for a product."""
 
@@ -113,7 +128,9 @@ class Program:
 
     def norm(self, width: int, eps: float, b_eps: float, a_at: int, b_at: int | None, b_weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, weight: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, rows: str, gathers: bool, sum_at: int | None, floats_at: int | None, layout: OperandLayout | None, operand_at: int | None) -> None: ...
 
-    def project(self, parts: Sequence[Weight], sums: Sequence[int], layout: OperandLayout, operand_at: int, rows: str, epilogue: str, bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, delta_at: int | None, delta_stride: int, scale: float, soft_cap: float, activation: str, out_at: int | None, out_stride: int, out_layout: OperandLayout | None, out_operand_at: int | None, tactics: Sequence[tuple[int, str]], tactic: str) -> None: ...
+    def project(self, parts: Sequence[Weight], sums: Sequence[int], layout: OperandLayout, operand_at: int, rows: str, epilogue: str, bias: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, delta_at: int | None, delta_stride: int, scale: float, soft_cap: float, activation: str, out_at: int | None, out_stride: int, out_layout: OperandLayout | None, out_operand_at: int | None, tactics: Sequence[tuple[int, str]], tactic: str, delta_of: Sequence[int]) -> None: ...
+
+    def adapter_delta(self, adapters: Adapters, products: Sequence[int], rows: str, x_at: int, out_at: int) -> None: ...
 
     def rope_kv(self, store: KVStore, group: int, layer: int, num_heads: int, norm: str, eps: float, q_norm: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, k_norm: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, qkv_at: int, qkv_stride: int, table_at: int | None, half: int, query_factor: float, q_at: int) -> None: ...
 
@@ -133,7 +150,7 @@ class Program:
     def seal(self) -> None:
         """Allocate scratch; after the last instruction."""
 
-    def run(self, arena: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], token_ids: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], kv_lens: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], logit_rows: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], embeds: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, copies: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], page_tables: Sequence[Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)]], ropes: Sequence[tuple[Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)]]], seconds: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')] | None = None, part: tuple[int, int] | None = None) -> None:
+    def run(self, arena: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], token_ids: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], kv_lens: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], logit_rows: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], embeds: Annotated[NDArray[numpy.float32], dict(order='C', device='cpu', writable=False)] | None, copies: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)], page_tables: Sequence, ropes: Sequence, seconds: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu')] | None = None, part: tuple[int, int] | None = None, adapter_slot: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)] | None = None) -> None:
         """
         Check a step and run it, or a part of the instructions; adds each one's seconds to `seconds`.
         """
