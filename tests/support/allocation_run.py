@@ -1,6 +1,6 @@
 """A decoding engine in a process of its own whose allocations are counted (see count_allocations.c, preloaded).
 
-    LD_PRELOAD=count_allocations.so python allocation_run.py NUM_REQUESTS NUM_STEPS
+    LD_PRELOAD=count_allocations.so python allocation_run.py NUM_REQUESTS NUM_STEPS NUM_ADAPTERS
 
 Prints JSON: per step, calls of malloc and its kin inside `forward` and `sample` and in the whole step, and arrays whose
 data were allocated in the whole step; and what the counters say of one array and one block, to show that they count.
@@ -22,6 +22,8 @@ import numpy as np
 from support.tiny_engine import tiny_loop
 from trivium.config.sampling import SamplingParams
 from trivium.engine.messages import Submit
+from trivium.runtime.adapters import LowRank
+from trivium.schedule.step import Step
 
 _SET_HANDLER = 304
 """Place of PyDataMem_SetHandler among NumPy's C functions (numpy/_core/code_generators/numpy_api.py)."""
@@ -69,7 +71,31 @@ class Watch:
         return counted
 
 
-def main(num_requests: int, num_steps: int) -> None:
+def load_adapters(executor: Any, num_adapters: int) -> None:
+    """Load adapters of different ranks for all products."""
+    rng = np.random.default_rng(1)
+    plan = executor.plan
+    shapes = {weight.name: weight.shape for weight in plan.weights if len(weight.shape) == 2}
+    asked = (each for each in plan.programs["adapters"].instructions if each.op == "adapter_delta")
+    names = dict.fromkeys(name for each in asked for name in each.attrs["parameters"])
+    for slot in range(num_adapters):
+        rank = 3 + 9 * slot
+        matrices = {name: [rng.standard_normal((rank, side)) for side in shapes[name]] for name in names}
+        executor.load_adapter(slot, {name: LowRank(a, b.T, 0.01) for name, (b, a) in matrices.items()})
+
+
+def in_turn(num_adapters: int, forward: Callable[[Step], None]) -> Callable[[Step], None]:
+    """Give requests no adapter and each adapter in turn, before `forward`."""
+
+    def adapted(step: Step) -> None:
+        for request in range(step.num_requests):
+            step.adapter_slot[request] = request % (num_adapters + 1) - 1
+        forward(step)
+
+    return adapted
+
+
+def main(num_requests: int, num_steps: int, num_adapters: int) -> None:
     """Decode, count, print."""
     watch = Watch()
     loop = tiny_loop(executor="native", kv_cache_memory="4MiB", max_num_seqs=num_requests)
@@ -78,10 +104,13 @@ def main(num_requests: int, num_steps: int) -> None:
             max_tokens=_WARM_UP + num_steps + 16, temperature=(idx % 2) * 0.8, top_p=0.9, seed=idx, ignore_eos=True
         )
         loop.submit(Submit(request_id=f"r{idx}", prompt_ids=[1 + idx, 2, 3], params=params))
+    executor = loop._executor
+    load_adapters(executor, num_adapters)
+    forward = executor.forward
+    executor.forward = in_turn(num_adapters, forward)  # type: ignore[method-assign]
     for _ in range(_WARM_UP):
         loop.step()
-    executor = loop._executor
-    executor.forward = watch.watched("forward", executor.forward)  # type: ignore[method-assign]
+    executor.forward = in_turn(num_adapters, watch.watched("forward", forward))  # type: ignore[method-assign]
     executor.sample = watch.watched("sample", executor.sample)  # type: ignore[method-assign]
     step = watch.watched("step", loop.step)
     for _ in range(num_steps):
@@ -92,4 +121,4 @@ def main(num_requests: int, num_steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -40,14 +40,16 @@ def counter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return library
 
 
-@pytest.fixture(scope="module", params=[1, 4, 16])
+@pytest.fixture(scope="module", params=[(1, 0), (4, 0), (16, 0), (5, 2)], ids=["1", "4", "16", "5 with adapters"])
 def counts(request: pytest.FixtureRequest, counter: Path) -> dict[str, Any]:
-    """What a decoding engine allocates with so many requests."""
-    command = [sys.executable, str(SUPPORT / "allocation_run.py"), str(request.param), str(NUM_STEPS)]
+    """What a decoding engine allocates with so many requests and adapters."""
+    num_requests, num_adapters = request.param
+    numbers = [str(number) for number in (num_requests, NUM_STEPS, num_adapters)]
+    command = [sys.executable, str(SUPPORT / "allocation_run.py"), *numbers]
     environ = {**os.environ, "LD_PRELOAD": str(counter)}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)  # noqa: S603
     assert done.returncode == 0, done.stderr
-    return {"num_requests": request.param, **json.loads(done.stdout)}
+    return {"num_requests": num_requests, **json.loads(done.stdout)}
 
 
 def test_the_counters_count(counts: dict[str, Any]) -> None:
