@@ -117,7 +117,8 @@ def prune_plans(
         raise ConfigError(f"--older-than-days is {older_than_days:g}; it must be at least 0")
     cache, removed, has_failed = _cache(cache_dir), [], False
     for entry, remove in _entries(cache):
-        reason = entry.state if entry.state != "current" else f"not used for {_days(entry.age_days)}"
+        last_used = "last used today" if entry.age_days < 1 else f"not used for {_days(entry.age_days)}"
+        reason = last_used if entry.state == "current" else entry.state
         if entry.state == "current" and entry.age_days < older_than_days:
             continue
         try:

@@ -250,7 +250,12 @@ def test_pruning_removes_what_is_foreign_and_says_what(trivium: Run, tiny: Path,
     removed = json.loads(trivium("plans", "prune", "--json").out)
     assert [(entry["name"], entry["reason"]) for entry in removed] == [("0123456789abcdef", "unusable")]
     assert {entry["state"] for entry in listed(trivium)} == {"current"}
-    assert trivium("plans", "prune", "--older-than-days", "0").code == 0
+    emptied = trivium("plans", "prune", "--older-than-days", "0")
+    assert emptied.code == 0
+    *entries, last = emptied.out.splitlines()
+    assert [entry.split()[0] for entry in entries] == ["plan", "weights"]
+    assert all(entry.endswith(", last used today") for entry in entries)
+    assert last.endswith("; timings of 0 other machines or kernels forgotten")
     assert listed(trivium) == []
     assert TuningCache(tmp_path / "cache", this_machine()).num_others() == 0
 
