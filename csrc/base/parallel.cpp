@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <mutex>
@@ -17,9 +18,15 @@
 namespace trivium {
 namespace {
 
-// How long an idle worker, or a caller that waits for the last chunk, looks before it sleeps. A decode step makes a few
-// hundred calls some microseconds apart: shorter sleeps between each of them, longer takes the core from the server.
+// How an idle worker, or a caller that waits for the last chunk, waits: it looks, then looks and yields, then sleeps.
+//
+// A decode step has a few hundred barriers some microseconds apart, which looking covers, as long as nobody takes a
+// core. When the server does, for a part of a millisecond, the other thread must not sleep: it would be woken late, and
+// maybe on the core of the one that woke it, so that both share a core until the system moves one some milliseconds
+// later. Whoever wants the core of a yielding thread has it at once.
 constexpr int kSpins = 2000;
+constexpr int kSpinsBetweenYields = 16;
+constexpr std::chrono::microseconds kYielding{2000};
 
 void relax() {
 #if defined(TRIVIUM_X86)
@@ -27,12 +34,20 @@ void relax() {
 #endif
 }
 
-// Waits until `value` is no longer `old`: looks kSpins times, then sleeps.
+// Waits until `value` is no longer `old`: looks kSpins times, then for kYielding between yields, then sleeps.
 template <class T>
 void wait_while(const std::atomic<T>& value, T old) {
   for (int i = 0; i < kSpins; ++i) {
     if (value.load(std::memory_order_acquire) != old) return;
     relax();
+  }
+  const auto end = std::chrono::steady_clock::now() + kYielding;
+  while (std::chrono::steady_clock::now() < end) {
+    for (int i = 0; i < kSpinsBetweenYields; ++i) {
+      if (value.load(std::memory_order_acquire) != old) return;
+      relax();
+    }
+    std::this_thread::yield();
   }
   value.wait(old, std::memory_order_acquire);
 }
