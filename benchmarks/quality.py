@@ -10,7 +10,7 @@ of the reference executor, which computes the dequantized checkpoint op by op in
 `--float32 mlp.down_proj,lm_head` keeps weights whose names contain one of these in float32, and so what they multiply:
 what is better then is what these products cost.
 
-Prints a Markdown table. The exit status is 1 where a promise of `PROMISES` is not kept, 2 where nothing can be measured.
+Prints a Markdown table. The exit status is 1 where a promise of `PROMISES` is not kept, 2 where nothing was measured.
 
     ratio      perplexity by float32's, with the standard error that a text of this length leaves
     KL         mean over positions of KL(float32 || format), in nats
