@@ -17,9 +17,9 @@ class Ahead {
     per_step_ = steps == 0 ? 0 : (lines + steps - 1) / steps;
   }
 
-  template <class L>
+  template <class L, Into into>
   void fetch() {
-    for (std::size_t i = per_step_; i != 0 && at_ < end_; --i, at_ += kLine) L::fetch(at_);
+    for (std::size_t i = per_step_; i != 0 && at_ < end_; --i, at_ += kLine) L::template fetch<into>(at_);
   }
 
  private:

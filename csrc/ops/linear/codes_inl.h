@@ -150,10 +150,10 @@ struct Packed {
   }
 };
 
-template <int kDotBitsOf, int kGroupOf, int kZeroOf, bool kHasMinOf>
+template <int kGroupOf, int kZeroOf, bool kHasMinOf>
 struct Unpacked {
   static constexpr int kBits = 8;
-  static constexpr int kDotBits = kDotBitsOf;
+  static constexpr int kDotBits = 8;
   static constexpr int kGroup = kGroupOf;
   static constexpr int kZero = kZeroOf;
   static constexpr bool kHasMin = kHasMinOf;

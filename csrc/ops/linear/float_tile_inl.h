@@ -66,7 +66,7 @@ template <class L, class F, int kRows, int kVecs>
         units += stride;
       });
     }
-    ahead.template fetch<L>();
+    if constexpr (kRows >= kAheadRows) ahead.template fetch<L, Into::kL2>();
   }
   repeat<kRows>([&](auto r) TRIV_UNROLLED {
     repeat<kVecs>([&](auto v) TRIV_UNROLLED {

@@ -30,7 +30,7 @@ struct TileArgs {
 
   float* out;  // [rows][kPanel]
 
-  // What will be read soon: fetched into L2 while this tile computes, spread evenly over it.
+  // What will be read soon: fetched while this tile computes, spread evenly over it.
   const std::byte* ahead;
   const std::byte* ahead_end;
 };
@@ -50,14 +50,24 @@ struct UnpackArgs {
 
 using UnpackFn = void (*)(const UnpackArgs& args);
 
-// How one format is multiplied. Entry r - 1 runs r rows; taller tiles run in pieces.
+// Rows of a register tile from which on it fetches ahead. Fewer rows read at the rate of memory anyway, and a fetch in
+// between only slows the stream.
+inline constexpr int kAheadRows = 4;
+
+// Where a line that is fetched ahead goes.
+enum class Into : std::uint8_t { kL1, kL2 };
+
+// How one format is multiplied. Entry r - 1 runs r rows; taller tiles run in equal pieces of at most max_rows.
 struct FormatKernels {
-  const TileFn* direct;  // reads the packed panel
-  std::size_t direct_rows;
-  const TileFn* unpacked;  // reads an unpacked panel; null where the packed one holds bytes or floats already
-  std::size_t unpacked_rows;
+  std::size_t max_rows;
+  const TileFn* direct;    // reads the packed panel
+  const TileFn* unpacked;  // reads an unpacked panel, from kUnpackable rows on; null where that gains nothing
   UnpackFn unpack;
 };
+
+// Fewer rows of one panel than that do not repay unpacking it: they read it as it is, whatever was asked for. Pieces of
+// so many rows are half of max_rows at least.
+inline constexpr std::size_t kUnpackable = 9;
 
 // Finishes a block of results: rows [first_row, first_row + num_rows) of M, one panel wide.
 struct FinishArgs {

@@ -9,16 +9,18 @@
 
 #include "ops/linear/blocks.h"
 #include "ops/linear/half.h"
+#include "ops/linear/kernels.h"
 
 namespace trivium::linear {
 namespace {
 
 struct One {
-  static constexpr int kCols = 1;           // columns of a vector
-  static constexpr bool kHasOneDot = true;  // all widths of codes share one dot product
-  // Columns of a register tile, in vectors, and the most rows of one.
+  static constexpr int kCols = 1;  // columns of a vector
+  // Panels of codes below 8 bits may be unpacked first. All widths of codes must share one dot product then.
+  static constexpr bool kUnpacks = false;
+  // The most rows of a register tile, and its columns in vectors.
   static constexpr int kMaxRows = 1;
-  static constexpr int kDirectRows = 1;  // most rows that read a packed panel without unpacking it
+  static constexpr int kMaxFloatRows = 1;
   static constexpr int int_vectors(int) { return 4; }
   static constexpr int float_vectors(int) { return 4; }
 
@@ -114,6 +116,7 @@ struct One {
     return fma(__builtin_bit_cast(float, weights & 0xFFFF0000U), __builtin_bit_cast(float, *units & 0xFFFF0000U), acc);
   }
 
+  template <Into>
   static void fetch(const std::byte*) {}
 };
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "ops/linear/blocks.h"
+#include "ops/linear/kernels.h"
 
 namespace trivium::linear {
 namespace {
@@ -83,7 +84,11 @@ struct Lanes256 {
     return fma(floats(_mm256_and_si256(weights, high)), floats(_mm256_and_si256(pair, high)), acc);
   }
 
-  static void fetch(const std::byte* line) { _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T1); }
+  // Inlined by force: GCC takes a call that only fetches for one without effect, and leaves it out.
+  template <Into into>
+  [[gnu::always_inline]] static void fetch(const std::byte* line) {
+    _mm_prefetch(reinterpret_cast<const char*>(line), into == Into::kL1 ? _MM_HINT_T0 : _MM_HINT_T1);
+  }
 
  private:
   static Floats floats(__m256i bits) { return _mm256_castsi256_ps(bits); }
@@ -104,9 +109,9 @@ struct Lanes256 {
 constexpr int chain_of(int bits) { return bits <= 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1; }
 
 struct Lanes2 : Lanes256 {
-  static constexpr bool kHasOneDot = false;
+  static constexpr bool kUnpacks = false;
   static constexpr int kMaxRows = 4;
-  static constexpr int kDirectRows = 2;  // most rows that read a packed panel without unpacking it
+  static constexpr int kMaxFloatRows = 4;
   // Of 16 registers, 1 x 4 vectors take chain + sum + 4 acc + w (2) + x, 2 x 2 take 2 + 2 + 4, 4 x 1 take 4 + 4 + 4 and
   // no more than w and x; the constants come from memory then.
   static constexpr int int_vectors(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "ops/linear/blocks.h"
+#include "ops/linear/kernels.h"
 
 namespace trivium::linear {
 namespace {
@@ -81,7 +82,11 @@ struct Lanes512 {
   using Pairs = __m512i;
   static Pairs load_pairs(const std::byte* from) { return load(from); }
 
-  static void fetch(const std::byte* line) { _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T1); }
+  // Inlined by force: GCC takes a call that only fetches for one without effect, and leaves it out.
+  template <Into into>
+  [[gnu::always_inline]] static void fetch(const std::byte* line) {
+    _mm_prefetch(reinterpret_cast<const char*>(line), into == Into::kL1 ? _MM_HINT_T0 : _MM_HINT_T1);
+  }
 
  private:
   static __m128i fields(const std::uint8_t* from, int shift, char mask) {
@@ -93,12 +98,11 @@ struct Lanes512 {
 
 // Without VNNI: as Lanes2, which explains the chains.
 struct LanesPlain512 : Lanes512 {
-  static constexpr bool kHasOneDot = false;
-  static constexpr int kMaxRows = 8;
-  static constexpr int kDirectRows = 3;  // most rows that read a packed panel without unpacking it
-  // Of 32 registers, 6 x 2 vectors take 6 chain + 6 sum + 12 acc + w (2) + x = 27, and 8 x 1 take 8 + 8 + 8 + 3; ones
-  // and a mask fit beside.
-  static constexpr int int_vectors(int rows) { return rows <= 6 ? 2 : 1; }
+  static constexpr bool kUnpacks = false;
+  static constexpr int kMaxRows = 6;
+  static constexpr int kMaxFloatRows = 8;
+  // Of 32 registers, 6 x 2 vectors take 6 chain + 6 sum + 12 acc + w (2) + x = 27; ones and a mask fit beside.
+  static constexpr int int_vectors(int) { return 2; }
   // 8 x 2: 16 acc + 2 w (4 of bfloat16) + 2 x.
   static constexpr int float_vectors(int) { return 2; }
 

@@ -7,12 +7,11 @@ namespace trivium::linear {
 namespace {
 
 struct LanesVnni512 : Lanes512 {
-  static constexpr bool kHasOneDot = true;
-  static constexpr int kMaxRows = 12;
-  static constexpr int kDirectRows = 4;  // most rows that read a packed panel without unpacking it
-  // Of 32 registers, 8 x 2 vectors take 8 dot + 16 acc + w + x = 26, and 12 x 1 take 12 + 12 + w + x = 26; a mask or
-  // two fit beside.
-  static constexpr int int_vectors(int rows) { return rows <= 8 ? 2 : 1; }
+  static constexpr bool kUnpacks = true;
+  static constexpr int kMaxRows = 8;
+  static constexpr int kMaxFloatRows = 12;
+  // Of 32 registers, 8 x 2 vectors take 8 dot + 16 acc + w + x = 26; a mask or two fit beside.
+  static constexpr int int_vectors(int) { return 2; }
   // 12 x 2: 24 acc + 2 w + 1 x.
   static constexpr int float_vectors(int) { return 2; }
 

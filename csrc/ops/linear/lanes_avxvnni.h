@@ -7,12 +7,12 @@ namespace trivium::linear {
 namespace {
 
 struct LanesVnni256 : Lanes256 {
-  static constexpr bool kHasOneDot = true;
-  static constexpr int kMaxRows = 6;
-  static constexpr int kDirectRows = 2;  // most rows that read a packed panel without unpacking it
-  // Of 16 registers, 4 x 2 vectors take 4 dot + 8 acc + w + x = 14, and 6 x 1 take 6 + 6 + 2.
-  static constexpr int int_vectors(int rows) { return rows <= 2 ? 4 : rows <= 4 ? 2 : 1; }
-  static constexpr int float_vectors(int rows) { return rows == 1 ? 4 : rows <= 4 ? 2 : 1; }
+  static constexpr bool kUnpacks = false;
+  static constexpr int kMaxRows = 4;
+  static constexpr int kMaxFloatRows = 4;
+  // Of 16 registers, 4 x 2 vectors take 4 dot + 8 acc + w + x = 14.
+  static constexpr int int_vectors(int rows) { return rows <= 2 ? 4 : 2; }
+  static constexpr int float_vectors(int rows) { return rows == 1 ? 4 : 2; }
 
   template <int kBits>
   struct Dot {

@@ -10,28 +10,23 @@ namespace trivium::linear {
 namespace {
 
 template <class L, class F>
-constexpr IntTiles<L, F, L::kDirectRows> kDirectTiles{};
+constexpr IntTiles<L, F, L::kMaxRows> kDirectTiles{};
 
 template <class L, class F>
-constexpr IntTiles<L, F, L::kMaxRows> kUnpackedTiles{};
+constexpr IntTiles<L, F, L::kMaxRows, L::kMaxRows / 2> kUnpackedTiles{};
 
 template <class L, class F>
-constexpr FloatTiles<L, F, L::kMaxRows> kFloatTiles{};
+constexpr FloatTiles<L, F, L::kMaxFloatRows> kFloatTiles{};
 
-// Where all widths of codes share one dot product, so do unpacked formats: 8 stands for all.
-template <class L, class F>
-using UnpackedOf = Unpacked<L::kHasOneDot      ? 8
-                            : F::kDotBits <= 4 ? 4
-                                               : F::kDotBits,
-                            F::kGroup, F::kZero != 0, F::kHasMin>;
+template <class F>
+using UnpackedOf = Unpacked<F::kGroup, F::kZero != 0, F::kHasMin>;
 
 template <class L, class F>
 FormatKernels int_kernels() {
-  if constexpr (F::kBits == 8) {
-    return {kUnpackedTiles<L, F>.tiles, L::kMaxRows, nullptr, 0, nullptr};
+  if constexpr (L::kUnpacks && F::kBits < 8) {
+    return {L::kMaxRows, kDirectTiles<L, F>.tiles, kUnpackedTiles<L, UnpackedOf<F>>.tiles, unpack_panel<L, F>};
   } else {
-    return {kDirectTiles<L, F>.tiles, L::kDirectRows, kUnpackedTiles<L, UnpackedOf<L, F>>.tiles, L::kMaxRows,
-            unpack_panel<L, F>};
+    return {L::kMaxRows, kDirectTiles<L, F>.tiles, nullptr, nullptr};
   }
 }
 
@@ -81,7 +76,7 @@ FormatKernels super_kernels(FormatId id) {
 template <class L>
 FormatKernels float_kernels(FormatId id) {
   const TileFn* tiles = id == FormatId::kF32 ? kFloatTiles<L, F32>.tiles : kFloatTiles<L, Bf16>.tiles;
-  return {tiles, L::kMaxRows, nullptr, 0, nullptr};
+  return {L::kMaxFloatRows, tiles, nullptr, nullptr};
 }
 
 }  // namespace

@@ -25,7 +25,7 @@
 
 namespace trivium::operand {
 
-inline constexpr std::size_t kTileRows = 12;
+inline constexpr std::size_t kTileRows = 16;
 inline constexpr std::size_t kGroup = 32;
 inline constexpr std::size_t kMaxSums = 4;
 
