@@ -178,8 +178,9 @@ def main() -> int:
     is_even = True
     with Served(options.model) as served:
         raise_weight(os.getpid())
+        makers = prompts(options.model, options.prompt_len, options.output_len)
         for _ in range(options.rounds):
-            for name, next_request in prompts(options.model, options.prompt_len, options.output_len).items():
+            for name, next_request in makers.items():
                 most = capacity(served.port, next_request, max(2 * IN_FLIGHT, options.requests // 2))
                 waits_ms, others = measured(
                     lambda: evenly(served.port, next_request, options.requests, options.load * most)  # noqa: B023
