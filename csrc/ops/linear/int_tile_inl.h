@@ -76,6 +76,7 @@ template <class L, class F, int kRows, int kVecs>
   using Tile = IntTile<L, F, kRows, kVecs>;
   using Floats = typename L::Floats;
   constexpr bool kHasSums = F::kZero != 0 || F::kHasMin;
+  constexpr Into kInto = F::kBits < 8 ? Into::kL1 : Into::kL2;
   Tile tile;
   repeat<kRows>([&](auto r)
                     TRIV_UNROLLED { repeat<kVecs>([&](auto v) TRIV_UNROLLED { tile.acc[r][v] = L::zero(); }); });
@@ -116,7 +117,7 @@ template <class L, class F, int kRows, int kVecs>
         if constexpr (F::kHasMin) mins += Tile::kPieces * kPanel;
       }
       if constexpr (kHasSums) sums += Tile::kPieces * stride;
-      if constexpr (kRows >= kAheadRows) ahead.template fetch < L, F::kBits<8 ? Into::kL1 : Into::kL2>();
+      if constexpr (kRows >= kAheadRows) ahead.template fetch<L, kInto>();
     }
   }
   repeat<kVecs>([&](auto v) TRIV_UNROLLED {
