@@ -54,7 +54,7 @@ void pack_codes(const std::string& name, const Any& codes, const Panels& out, co
   TRIV_CHECK(codes.ndim() == 2, "pack: codes are not [N, K]");
   const std::size_t num_cols = codes.shape(0);
   const std::size_t depth = codes.shape(1);
-  const std::size_t code_bytes = format.id == linear::FormatId::kF32 ? 4 : format.id == linear::FormatId::kBf16 ? 2 : 1;
+  const std::size_t code_bytes = !linear::is_number(format.id) ? 1 : format.id == linear::FormatId::kF32 ? 4 : 2;
   const std::size_t span = linear::record_group(format);
   const std::size_t groups = span == 0 ? 0 : (depth + span - 1) / span;
   const std::size_t blocks = (depth + 255) / 256;

@@ -81,6 +81,36 @@ TEST(levels_give_the_same_bits) {
   }
 }
 
+TEST(float16_weights_give_the_bits_of_the_same_numbers_in_float32) {
+  set_num_threads(2);
+  for (const Case& c : kCases) {
+    const Matrix matrix(format_named("f16"), c.cols, c.depth, 41);
+    std::vector<float> wide;
+    for (std::size_t n = 0; n < c.cols; ++n) {
+      const std::vector<float> row = matrix.row(n);
+      wide.insert(wide.end(), row.begin(), row.end());
+    }
+    const Format& f32 = format_named("f32");
+    const Aligned panels(num_panels(c.cols) * panel_bytes(f32, c.depth));
+    Codes codes{};
+    codes.num_cols = c.cols;
+    codes.depth = c.depth;
+    codes.codes = wide.data();
+    pack(f32, codes, panels.data());
+    const Weight weights[2] = {matrix.weight(), {&f32, panels.data(), c.cols}};
+    const std::vector<float> x = normal(c.rows * c.depth, 42);
+    for (const Kernels* kernels : all()) {
+      if (!runs_here(*kernels)) continue;
+      std::vector<float> out[2];
+      for (std::size_t i = 0; i < 2; ++i) {
+        out[i].resize(c.rows * c.cols);
+        multiply(*kernels, weights[i], c.depth, x.data(), c.rows, out[i].data());
+      }
+      EXPECT(has_bits(out[0], out[1]), "%s: M=%zu N=%zu K=%zu", isa_name(isa_of(*kernels)), c.rows, c.cols, c.depth);
+    }
+  }
+}
+
 // The law: a row's bits do not depend on how many rows there are, where it stands, the tactic or the threads.
 TEST(a_row_has_the_same_bits_wherever_it_stands) {
   constexpr std::size_t kCols = 70;

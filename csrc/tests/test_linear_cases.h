@@ -107,6 +107,8 @@ class Matrix {
         if (format_.id == FormatId::kF32) std::memcpy(&codes_[i * 4], &word, 4);
         const auto high = static_cast<std::uint16_t>(word >> 16);
         if (format_.id == FormatId::kBf16) std::memcpy(&codes_[i * 2], &high, 2);
+        const std::uint16_t half = std::abs(values[i]) < 0x1p-14F ? std::uint16_t{1} : half_of(values[i]);
+        if (format_.id == FormatId::kF16) std::memcpy(&codes_[i * 2], &half, 2);
       }
       return;
     }

@@ -24,8 +24,9 @@ def read_panels(panels: Bytes, format_name: str, num_cols: int, depth: int) -> C
         depth: K.
     """
     by_panel = panels.reshape(-(-num_cols // COLUMNS), -1)
-    if format_name in {"f32", "bf16"}:
-        arrays = {"codes": _numbers(by_panel, np.dtype(PANEL_FORMATS[format_name].code_dtype))}
+    if format_name in {"f32", "bf16", "f16"}:
+        dtype = np.dtype(PANEL_FORMATS[format_name].code_dtype)
+        arrays = {"codes": _numbers(by_panel, dtype, 2 if format_name == "bf16" else 1)}
     else:
         arrays = _integers(by_panel, format_name, depth)
     record = Codes.empty(format_name, num_cols, depth)
@@ -34,9 +35,8 @@ def read_panels(panels: Bytes, format_name: str, num_cols: int, depth: int) -> C
     return record
 
 
-def _numbers(by_panel: Bytes, dtype: np.dtype) -> np.ndarray:
-    # f32 [k][32 columns]; bf16 [k / 2][32 columns][2]
-    per_unit = 4 // dtype.itemsize
+def _numbers(by_panel: Bytes, dtype: np.dtype, per_unit: int) -> np.ndarray:
+    # f32, f16 [k][32 columns]; bf16 [k / 2][32 columns][2]
     units = by_panel.view(dtype).reshape(len(by_panel), -1, COLUMNS, per_unit)
     return units.transpose(0, 2, 1, 3).reshape(len(by_panel), COLUMNS, -1)
 

@@ -37,6 +37,7 @@ using I4Zero = BlockType<ZeroRecord, 4>;
 constexpr Format kFormats[] = {
     floats(FormatId::kF32, "f32", operand::Format::kF32, 4),
     floats(FormatId::kBf16, "bf16", operand::Format::kBf16, 2),
+    floats(FormatId::kF16, "f16", operand::Format::kF32, 2),
     ints<BlockType<NoRecord, 8>>(FormatId::kI8Channel, "i8_c", 32, 32, 128, false),
     ints<I8>(FormatId::kI8G32, "i8_g32", 32, 32, 128, false),
     ints<I8>(FormatId::kI8G64, "i8_g64", 64, 32, 128, false),

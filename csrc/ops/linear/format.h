@@ -16,6 +16,7 @@ inline constexpr std::size_t kPanel = 32;
 //   name        bits of the codes   scale record per group                          value of code c
 //   f32         -                   -                                               c
 //   bf16        -                   -                                               c
+//   f16         -                   -                                               c
 //   i8_c        8                   f32 per column                                  (c - 128) * d
 //   i8_g32 …    8                   f16 (g32, g64, g128)                            (c - 128) * d
 //   i4_g32      4                   f16                       (Q4_0)                (c - 8) * d
@@ -32,6 +33,7 @@ inline constexpr std::size_t kPanel = 32;
 enum class FormatId : std::uint8_t {
   kF32,
   kBf16,
+  kF16,
   kI8Channel,
   kI8G32,
   kI8G64,
@@ -51,6 +53,9 @@ enum class FormatId : std::uint8_t {
   kIq4,
 };
 
+// Formats of numbers rather than codes.
+constexpr bool is_number(FormatId id) { return id <= FormatId::kF16; }
+
 struct Format {
   FormatId id;
   const char* name;
@@ -58,7 +63,7 @@ struct Format {
   std::size_t block;         // values of k per block: a panel is its header and K / block blocks
   std::size_t block_bytes;   // of kPanel columns
   std::size_t header_bytes;  // before a panel's first block: the scales of i8_c
-  std::size_t group;         // values of k per scale as the kernels see it (16 or 32); 0 for f32 and bf16
+  std::size_t group;         // values of k per scale as the kernels see it (16 or 32); 0 for numbers
   std::uint8_t zero;         // offset of the codes, as operand::SumKind means it; 0 where there is none or a minimum
   bool has_min;
 };

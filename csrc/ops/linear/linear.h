@@ -10,7 +10,7 @@
 //                   acc = fma(min_w[n, g], sum_x[m, g], acc)             where the format has a minimum
 //                 of i8_c: scale_w is left out in the sum, and acc * scale_w[n] is the result
 //   kBf16         one chain of the level's bfloat16 dot products (or of its emulation), k ascending
-//   kF32          one chain of fused multiply-adds, k ascending
+//   kF32          one chain of fused multiply-adds, k ascending; weights in float16 are widened first
 //
 // Weights are packed in panels of kPanel columns (see format.h for every format's drawing): a panel is one contiguous
 // stream of all of K. Columns beyond N in the last panel are zeros and are never stored.

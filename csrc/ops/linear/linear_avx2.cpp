@@ -11,7 +11,7 @@ FormatKernels supers_avx2(FormatId id);
 namespace {
 
 FormatKernels format(FormatId id) {
-  if (id <= FormatId::kBf16) return float_kernels<Lanes2>(id);
+  if (is_number(id)) return float_kernels<Lanes2>(id);
   return FormatId::kQ2K <= id && id <= FormatId::kQ6K ? supers_avx2(id) : groups_avx2(id);
 }
 

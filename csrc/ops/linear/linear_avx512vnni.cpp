@@ -11,7 +11,7 @@ FormatKernels supers_avx512vnni(FormatId id);
 namespace {
 
 FormatKernels format(FormatId id) {
-  if (id <= FormatId::kBf16) return float_kernels<LanesVnni512>(id);
+  if (is_number(id)) return float_kernels<LanesVnni512>(id);
   return FormatId::kQ2K <= id && id <= FormatId::kQ6K ? supers_avx512vnni(id) : groups_avx512vnni(id);
 }
 

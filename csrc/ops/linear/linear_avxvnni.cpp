@@ -11,7 +11,7 @@ FormatKernels supers_avxvnni(FormatId id);
 namespace {
 
 FormatKernels format(FormatId id) {
-  if (id <= FormatId::kBf16) return float_kernels<LanesVnni256>(id);
+  if (is_number(id)) return float_kernels<LanesVnni256>(id);
   return FormatId::kQ2K <= id && id <= FormatId::kQ6K ? supers_avxvnni(id) : groups_avxvnni(id);
 }
 

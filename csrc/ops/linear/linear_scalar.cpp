@@ -12,7 +12,7 @@ FormatKernels supers_scalar(FormatId id);
 namespace {
 
 FormatKernels format(FormatId id) {
-  if (id <= FormatId::kBf16) return float_kernels<One>(id);
+  if (is_number(id)) return float_kernels<One>(id);
   return FormatId::kQ2K <= id && id <= FormatId::kQ6K ? supers_scalar(id) : groups_scalar(id);
 }
 

@@ -203,10 +203,9 @@ void pack_ints(const Slice& slice, std::byte* panel, Overflow& overflow) {
   }
 }
 
-// f32: [k][32 columns]. bf16: [k / 2][32 columns][2]. Padding is zero.
-template <class T>
+// f32, f16: [k][32 columns]. bf16: [k / 2][32 columns][2]. Padding is zero.
+template <class T, std::size_t kUnit>
 void pack_floats(const Slice& slice, std::byte* panel, Overflow&) {
-  constexpr std::size_t kUnit = 4 / sizeof(T);  // values of k per 4-byte unit
   const std::size_t depth = slice.codes.depth;
   const auto* rows = static_cast<const T*>(slice.codes.codes) + slice.first * depth;
   for (std::size_t k = 0; k < padded_depth(slice.format, depth); ++k) {
@@ -220,8 +219,9 @@ void pack_floats(const Slice& slice, std::byte* panel, Overflow&) {
 using PackFn = void (*)(const Slice&, std::byte*, Overflow&);
 
 PackFn packer(FormatId id) {
-  if (id == FormatId::kF32) return pack_floats<float>;
-  if (id == FormatId::kBf16) return pack_floats<std::uint16_t>;
+  if (id == FormatId::kF32) return pack_floats<float, 1>;
+  if (id == FormatId::kBf16) return pack_floats<std::uint16_t, 2>;
+  if (id == FormatId::kF16) return pack_floats<std::uint16_t, 1>;
   return visit_ints(id, [](auto block) -> PackFn { return pack_ints<decltype(block)>; });
 }
 

@@ -75,7 +75,9 @@ FormatKernels super_kernels(FormatId id) {
 
 template <class L>
 FormatKernels float_kernels(FormatId id) {
-  const TileFn* tiles = id == FormatId::kF32 ? kFloatTiles<L, F32>.tiles : kFloatTiles<L, Bf16>.tiles;
+  const TileFn* tiles = id == FormatId::kF32   ? kFloatTiles<L, F32>.tiles
+                        : id == FormatId::kF16 ? kFloatTiles<L, F16>.tiles
+                                               : kFloatTiles<L, Bf16>.tiles;
   return {L::kMaxFloatRows, tiles, nullptr, nullptr};
 }
 

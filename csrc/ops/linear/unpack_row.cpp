@@ -115,6 +115,14 @@ void unpack_f32(const std::byte* panel, std::size_t n, std::size_t depth, float*
   for (std::size_t k = 0; k < depth; ++k) std::memcpy(out + k, panel + (k * kPanel + n) * sizeof(float), sizeof(float));
 }
 
+void unpack_f16(const std::byte* panel, std::size_t n, std::size_t depth, float* out) {
+  for (std::size_t k = 0; k < depth; ++k) {
+    std::uint16_t value;
+    std::memcpy(&value, panel + (k * kPanel + n) * sizeof value, sizeof value);
+    out[k] = float_of_half(value);
+  }
+}
+
 void unpack_bf16(const std::byte* panel, std::size_t n, std::size_t depth, float* out) {
   for (std::size_t k = 0; k < depth; ++k) {
     std::uint16_t value;
@@ -131,6 +139,7 @@ void unpack_row(const Weight& weight, std::size_t depth, std::size_t row, float*
   const std::size_t n = row % kPanel;
   if (format.id == FormatId::kF32) return unpack_f32(panel, n, depth, out);
   if (format.id == FormatId::kBf16) return unpack_bf16(panel, n, depth, out);
+  if (format.id == FormatId::kF16) return unpack_f16(panel, n, depth, out);
   visit_ints(format.id, [&](auto block) { unpack_ints<decltype(block)>(format, panel, n, depth, out); });
 }
 

@@ -59,8 +59,9 @@ decltype(auto) visit_ints(FormatId id, Fn&& fn) {
     case FormatId::kQ6K:
       return fn(BlockType<ScaleRecord, 6, K6Subs>{});
     case FormatId::kI8Channel:
-    case FormatId::kF32:  // these two have no codes; callers branch before
+    case FormatId::kF32:  // numbers have no codes; callers branch before
     case FormatId::kBf16:
+    case FormatId::kF16:
       break;
   }
   return fn(BlockType<NoRecord, 8>{});

@@ -26,7 +26,7 @@ _COLD_BYTES = 64 << 20
 _FEW_ROWS = 16
 """Up to here reading weights is what takes the time; beyond, two copies do."""
 _MOST_COPIES = 256
-_NEVER_UNPACKED = frozenset({"f32", "bf16", "i8_c", "i8_g32", "i8_g64", "i8_g128"})
+_NEVER_UNPACKED = frozenset({"f32", "bf16", "f16", "i8_c", "i8_g32", "i8_g64", "i8_g128"})
 """Formats whose codes are bytes or numbers already: unpacking is the same as not unpacking."""
 
 

@@ -15,7 +15,7 @@ from trivium.ir.graph import OperandKind
 from trivium.plan.program import SumKind
 
 _NUMBERS = 32
-"""Values of a block of float32 and bfloat16 weights."""
+"""Values of a block of weights that are numbers."""
 _SUPER = 256
 """Values of a block of the K-quants."""
 
@@ -51,6 +51,7 @@ FORMATS: Mapping[str, WeightFormat] = {
     for each in (
         _numbers("f32", "f32t"),
         _numbers("bf16", "bf16"),
+        _numbers("f16", "f32t"),
         _codes("i8_c", 32, 32, 128),
         _codes("i8_g32", 32, 32, 128),
         _codes("i8_g64", 64, 32, 128),

@@ -9,8 +9,8 @@ rows whose logits are wanted; M, N, K, F, H, G, D as in `ir.ops`.
 =======  ==============================================================================================
 i32      whole numbers, one per row: what a step gives
 f32      float32, row-major [rows, width]
-f32t     left operand of products with float32 weights, in tiles of rows (csrc/ops/operand/operand.h)
-bf16     left operand of products with bfloat16 and float16 weights, in tiles
+f32t     left operand of products with float32 and float16 weights, in tiles of rows (csrc/ops/operand/operand.h)
+bf16     left operand of products with bfloat16 weights, in tiles
 q8       left operand of products with integer weights: units, scales, then one block per entry of `sums`
 =======  ==============================================================================================
 

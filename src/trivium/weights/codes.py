@@ -33,7 +33,7 @@ Decoder = Callable[[Bytes, Codes], None]
 """Fill a record from blocks [R * blocks per row, block_bytes] of its R rows."""
 
 OWN_FORMATS: Mapping[str, str] = {
-    "F32": "f32", "F16": "f32", "BF16": "bf16", "Q8_0": "i8_g32", "Q4_0": "i4_g32", "Q4_1": "i4m_g32",
+    "F32": "f32", "F16": "f16", "BF16": "bf16", "Q8_0": "i8_g32", "Q4_0": "i4_g32", "Q4_1": "i4m_g32",
     "Q5_0": "i5_g32", "Q5_1": "i5m_g32", "Q2_K": "q2_k", "Q3_K": "q3_k", "Q4_K": "q4_k", "Q5_K": "q5_k",
     "Q6_K": "q6_k", "IQ4_NL": "iq4", "IQ4_XS": "f32",
 }  # fmt: skip
@@ -163,6 +163,10 @@ def _widened(format_name: str) -> Decoder:
     return fill
 
 
+def _f16(packed: Bytes, into: Codes) -> None:
+    into.codes[:] = packed.view("<f2").reshape(into.codes.shape)
+
+
 def _bf16(packed: Bytes, into: Codes) -> None:
     into.codes[:] = packed.view("<u2").reshape(into.codes.shape)
 
@@ -244,7 +248,7 @@ def _q6_k(packed: Bytes, into: Codes) -> None:
 
 
 _DECODERS: Mapping[str, Decoder] = {
-    "F32": _widened("F32"), "F16": _widened("F16"), "BF16": _bf16, "Q8_0": _q8_0, "Q4_0": _nibbles, "Q4_1": _q4_1,
+    "F32": _widened("F32"), "F16": _f16, "BF16": _bf16, "Q8_0": _q8_0, "Q4_0": _nibbles, "Q4_1": _q4_1,
     "Q5_0": _q5_0, "Q5_1": _q5_1, "Q2_K": _q2_k, "Q3_K": _q3_k, "Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": _q6_k,
     "IQ4_NL": _nibbles, "IQ4_XS": _widened("IQ4_XS"),
 }  # fmt: skip

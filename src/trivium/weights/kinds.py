@@ -8,6 +8,7 @@ draws them, and this table says the same of values). `dequantize` is the meaning
 
     name        code     scaled by                                            value of code c
     f32, bf16   number                                                        c
+    f16         number                                                        c
     i8_c        u8       scales f32, one per row                              (c - 128) * d
     i8_g*       u8       scales f16                                           (c - 128) * d
     i4_g32      u4       scales f16                                           (c - 8) * d
@@ -84,7 +85,7 @@ class Codes:
     format: str
     """Key of `PANEL_FORMATS`."""
     codes: NDArray[Any]
-    """[N, K]: uint8; float32 for f32, uint16 for bf16."""
+    """[N, K]: uint8; float32 for f32, uint16 for bf16, float16 for f16."""
     scales: NDArray[Any] | None = None
     mins: NDArray[Any] | None = None
     zeros: NDArray[Any] | None = None
@@ -147,7 +148,7 @@ def dequantize(record: Codes) -> NDArray[np.float32]:
 
 
 def _fill(record: Codes, out: NDArray[np.float32]) -> None:
-    if record.format == "f32":
+    if record.format in {"f32", "f16"}:
         out[:] = record.codes
         return
     if record.format == "bf16":
@@ -195,6 +196,7 @@ PANEL_FORMATS: Mapping[str, PanelFormat] = {
     for kind in (
         PanelFormat("f32", np.float32, 32),
         PanelFormat("bf16", np.uint16, 16),
+        PanelFormat("f16", np.float16, 16),
         PanelFormat("i8_c", np.uint8, 8, 128, {"scales": Ingredient(np.float32, 0, 32)}),
         *(PanelFormat(f"i8_g{span}", np.uint8, 8, 128, _scales(span)) for span in (32, 64, 128)),
         PanelFormat("i4_g32", np.uint8, 4, 8, _scales(32)),

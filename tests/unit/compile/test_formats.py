@@ -34,7 +34,7 @@ def test_formats_are_those_of_the_kernels() -> None:
         form = FORMATS[row["name"]]
         cells = row["rest"].split(", ")
         if row["kind"] == "floats":
-            assert (form.operand, form.block, form.sum) == ({"f32": "f32t", "bf16": "bf16"}[form.name], 32, None)
+            assert (form.operand, form.block, form.sum) == ("bf16" if form.name == "bf16" else "f32t", 32, None)
             continue
         block, group, zero, has_min = cells
         assert form.operand == "q8"
@@ -50,7 +50,7 @@ def test_depths_are_padded_to_whole_blocks() -> None:
 
 
 def test_a_name_that_is_no_format_is_refused_with_those_that_are() -> None:
-    with pytest.raises(InternalError, match=r"no weight format 'q9'; known are: f32, bf16, i8_c, .*iq4"):
+    with pytest.raises(InternalError, match=r"no weight format 'q9'; known are: f32, bf16, f16, i8_c, .*iq4"):
         format_named("q9")
 
 

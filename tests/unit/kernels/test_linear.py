@@ -72,7 +72,7 @@ def test_rows_come_back_to_the_bit(format_name: str, num_rows: int, depth: int) 
 
 def rounded(x: np.ndarray, format_name: str) -> np.ndarray:
     """What a product makes of its rows before it multiplies, as float64."""
-    if format_name == "f32":
+    if format_name in {"f32", "f16"}:
         return x.astype(np.float64)
     if format_name == "bf16":
         bits = x.view(np.uint32).astype(np.uint64)
@@ -99,6 +99,17 @@ def test_products_are_near_float64(format_name: str, rows: int, cols: int, depth
         assert np.all(np.abs(result - exact) <= 2.0**-24 * depth * (4 * size + 1)), level
         if format_name != "bf16":
             assert_same_bits(result, results["scalar"])
+
+
+def test_every_float16_is_widened_exactly_by_rows_and_by_products() -> None:
+    every = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16).view(np.float16)
+    codes = every[np.isfinite(every)].reshape(-1, 64)
+    panels = linear.Packer().pack(Codes(format="f16", codes=codes))
+    wide = codes.astype(np.float32)
+    assert_same_bits(linear.unpack_rows("f16", panels, len(codes), 64, np.arange(len(codes))), wide)
+    for level in levels():
+        products = linear.multiply(np.eye(64, dtype=np.float32), "f16", panels, len(codes), isa=level)
+        np.testing.assert_array_equal(products.T, wide, err_msg=level)
 
 
 def test_what_does_not_fit_is_refused() -> None:
