@@ -63,7 +63,7 @@ class NativeParts:
         self.graph = build_graph(model.config)
         self.parameters = bind_parameters(model.checkpoint, self.graph.param_shapes(), model.config)
         self.formats = {
-            name: chosen_format(options.executor.weights, parameter.own_format)
+            name: chosen_format(options.executor.weights, parameter.own_format, name)
             for name, parameter in self.parameters.items()
             if len(parameter.shape) == 2  # noqa: PLR2004  (matrices; vectors stay float32)
         }

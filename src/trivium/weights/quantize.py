@@ -7,6 +7,7 @@
     int8     i8_g32            rounded to nearest: up to half a step, which is greatest |w| of 32 values / 127
     int4     i4m_g32           rounded to nearest: up to half a step, which is (greatest - least) of 32 values / 15, and
                                the rounding of the least value to float16. Lossy: for when memory decides
+             i8_g32            for the embedding and the head, where four bits cost more than in all layers together
 
 A choice holds for every matrix, whatever format the checkpoint has it in; vectors (norms, biases) stay float32.
 """
@@ -25,13 +26,18 @@ Floats = NDArray[np.float32]
 WeightsChoice = Literal["auto", "f32", "bf16", "int8", "int4"]
 
 _CHOSEN = {"f32": "f32", "bf16": "bf16", "int8": "i8_g32", "int4": "i4m_g32"}
+_VOCABULARY = frozenset({"embed_tokens.weight", "lm_head.weight"})
+_CHOSEN_VOCABULARY = {"int4": "i8_g32"}
 _LARGEST_HALF = np.float32(65504)
 
 
-def chosen_format(choice: WeightsChoice, own: str) -> str:
-    """Return the panel format that `choice` gives to a matrix whose own is `own`."""
+def chosen_format(choice: WeightsChoice, own: str, name: str) -> str:
+    """Return the panel format that `choice` gives to the matrix `name` (canonical) whose own is `own`."""
     ensure(choice in get_args(WeightsChoice), f"weights is {choice!r}")
-    return own if choice == "auto" else _CHOSEN[choice]
+    if choice == "auto":
+        return own
+    known = _CHOSEN[choice]
+    return _CHOSEN_VOCABULARY.get(choice, known) if name in _VOCABULARY else known
 
 
 def quantize(values: Floats, into: Codes, *, where: str) -> None:

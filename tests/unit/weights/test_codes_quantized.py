@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trivium.base.errors import CheckpointError, InternalError
 from trivium.weights.kinds import Codes, dequantize
-from trivium.weights.quantize import chosen_format, quantize
+from trivium.weights.quantize import WeightsChoice, chosen_format, quantize
 
 INT8 = {"i8_g32": 32, "i8_g64": 64, "i8_g128": 128, "i8_c": 0}
 SLACK = 1 + 2.0**-20
@@ -122,8 +122,11 @@ def test_nothing_quantizes_to_a_format_of_files() -> None:
 
 
 def test_a_choice_holds_whatever_the_checkpoint_has() -> None:
-    assert chosen_format("auto", "q4_k") == "q4_k"
-    chosen = {choice: chosen_format(choice, "q4_k") for choice in ("f32", "bf16", "int8", "int4")}
-    assert chosen == {"f32": "f32", "bf16": "bf16", "int8": "i8_g32", "int4": "i4m_g32"}
+    layer, head = "layers.0.mlp.up_proj.weight", "lm_head.weight"
+    assert chosen_format("auto", "q4_k", layer) == chosen_format("auto", "q4_k", head) == "q4_k"
+    choices: tuple[WeightsChoice, ...] = ("f32", "bf16", "int8", "int4")
+    assert [chosen_format(each, "q4_k", layer) for each in choices] == ["f32", "bf16", "i8_g32", "i4m_g32"]
+    assert [chosen_format(each, "q4_k", head) for each in choices] == ["f32", "bf16", "i8_g32", "i8_g32"]
+    assert chosen_format("int4", "f32", "embed_tokens.weight") == "i8_g32"
     with pytest.raises(InternalError, match="weights is 'int3'"):
-        chosen_format("int3", "f32")  # type: ignore[arg-type]
+        chosen_format("int3", "f32", layer)  # type: ignore[arg-type]
