@@ -83,6 +83,10 @@ Isa isa_of(const Kernels& kernels);
 std::size_t scratch_bytes(std::size_t depth);
 
 // How a member works a product off; all give the same bits. Chosen by the tuner, or by rule (kAuto).
+//
+//   kDirect     reads panels as they are packed
+//   kUnpacked   unpacks a panel once and then reads bytes: where the level has kernels for that, and nine rows or more
+//               share the panel; else like kDirect
 enum class Tactic : std::uint8_t { kAuto, kDirect, kUnpacked };
 
 // Throws std::invalid_argument unless the product is well-formed: formats and sums that fit the operand's layout, whole
