@@ -48,7 +48,6 @@ def test_keys_and_values_in_int8_keep_what_the_weights_promise(text: Text) -> No
     assert row.scores.agreement >= 0.95, row
 
 
-def test_four_bits_made_at_load_are_seen_to_be_worse(text: Text) -> None:
-    # The measure must be able to fail: four bits for the head too cost this model several percent.
-    row = measured(text, "int4", "bf16")
-    assert row.scores.mean_divergence > 0.005, row
+def test_four_bits_made_of_the_files_own_four_bits_lose_nothing(text: Text) -> None:
+    # Layers are Q4_1 in the file, which int4 finds again; embedding and head stay in eight bits.
+    assert measured(text, "int4", "bf16").scores == measured(text, "auto", "bf16").scores
