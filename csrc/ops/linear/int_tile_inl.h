@@ -71,12 +71,22 @@ struct IntTile {
   }
 };
 
+// A group's worth of lines, L::kNear bytes on: a few rows wait for memory alone, and bytes come too fast for the
+// processor's own prefetching.
+template <class L, class F>
+[[gnu::always_inline]] inline void fetch_near(const std::byte* group) {
+  for (std::size_t at = 0; at < group_bytes(F::kBits) + kLine; at += kLine) {
+    L::template fetch<Into::kL2>(group + L::kNear + at);
+  }
+}
+
 template <class L, class F, int kRows, int kVecs>
 [[gnu::always_inline]] inline Ahead run_columns(const TileArgs& t, std::size_t first_col, Ahead ahead) {
   using Tile = IntTile<L, F, kRows, kVecs>;
   using Floats = typename L::Floats;
   constexpr bool kHasSums = F::kZero != 0 || F::kHasMin;
   constexpr Into kInto = F::kBits < 8 ? Into::kL1 : Into::kL2;
+  constexpr bool kFetchesNext = kRows >= (F::kBits < 8 ? kAheadRows : kAheadRows - 1);
   Tile tile;
   repeat<kRows>([&](auto r)
                     TRIV_UNROLLED { repeat<kVecs>([&](auto v) TRIV_UNROLLED { tile.acc[r][v] = L::zero(); }); });
@@ -93,6 +103,7 @@ template <class L, class F, int kRows, int kVecs>
   for (std::size_t b = t.num_blocks; b != 0; --b, block += block_bytes) {
     for (std::size_t g = 0; g < block_groups; ++g) {
       const std::byte* group = F::group(block, g);
+      if constexpr (!kFetchesNext && F::kBits == 8 && L::kNear > 0) fetch_near<L, F>(group);
       repeat<kVecs>([&](auto v) TRIV_UNROLLED {
         const std::size_t col = first_col + static_cast<std::size_t>(v * L::kCols);
         repeat<Tile::kPieces>([&](auto piece) TRIV_UNROLLED {
@@ -117,7 +128,7 @@ template <class L, class F, int kRows, int kVecs>
         if constexpr (F::kHasMin) mins += Tile::kPieces * kPanel;
       }
       if constexpr (kHasSums) sums += Tile::kPieces * stride;
-      if constexpr (kRows >= kAheadRows) ahead.template fetch<L, kInto>();
+      if constexpr (kFetchesNext) ahead.template fetch<L, kInto>();
     }
   }
   repeat<kVecs>([&](auto v) TRIV_UNROLLED {

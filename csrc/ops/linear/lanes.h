@@ -18,6 +18,8 @@ struct One {
   static constexpr int kCols = 1;  // columns of a vector
   // Panels of codes below 8 bits may be unpacked first. All widths of codes must share one dot product then.
   static constexpr bool kUnpacks = false;
+  // How far ahead, in bytes, few rows fetch codes of 8 bits; 0 where that gains nothing.
+  static constexpr std::size_t kNear = 0;
   // The most rows of a register tile, and its columns in vectors.
   static constexpr int kMaxRows = 1;
   static constexpr int kMaxFloatRows = 1;

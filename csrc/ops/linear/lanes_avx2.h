@@ -110,6 +110,7 @@ constexpr int chain_of(int bits) { return bits <= 4 ? 8 : bits == 5 ? 4 : bits =
 
 struct Lanes2 : Lanes256 {
   static constexpr bool kUnpacks = false;
+  static constexpr std::size_t kNear = 0;
   static constexpr int kMaxRows = 4;
   static constexpr int kMaxFloatRows = 4;
   // Of 16 registers, 1 x 4 vectors take chain + sum + 4 acc + w (2) + x, 2 x 2 take 2 + 2 + 4, 4 x 1 take 4 + 4 + 4 and

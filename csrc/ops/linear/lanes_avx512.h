@@ -99,6 +99,7 @@ struct Lanes512 {
 // Without VNNI: as Lanes2, which explains the chains.
 struct LanesPlain512 : Lanes512 {
   static constexpr bool kUnpacks = false;
+  static constexpr std::size_t kNear = 0;
   static constexpr int kMaxRows = 6;
   static constexpr int kMaxFloatRows = 8;
   // Of 32 registers, 6 x 2 vectors take 6 chain + 6 sum + 12 acc + w (2) + x = 27; ones and a mask fit beside.

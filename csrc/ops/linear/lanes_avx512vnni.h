@@ -8,6 +8,7 @@ namespace {
 
 struct LanesVnni512 : Lanes512 {
   static constexpr bool kUnpacks = true;
+  static constexpr std::size_t kNear = 4096;
   static constexpr int kMaxRows = 8;
   static constexpr int kMaxFloatRows = 12;
   // Of 32 registers, 8 x 2 vectors take 8 dot + 16 acc + w + x = 26; a mask or two fit beside.

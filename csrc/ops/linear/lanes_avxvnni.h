@@ -8,6 +8,7 @@ namespace {
 
 struct LanesVnni256 : Lanes256 {
   static constexpr bool kUnpacks = false;
+  static constexpr std::size_t kNear = 0;
   static constexpr int kMaxRows = 4;
   static constexpr int kMaxFloatRows = 4;
   // Of 16 registers, 4 x 2 vectors take 4 dot + 8 acc + w + x = 14.
