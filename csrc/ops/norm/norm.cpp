@@ -20,6 +20,16 @@ T* at_row(T* matrix, std::size_t row, std::size_t width) {
   return matrix == nullptr ? nullptr : matrix + row * width;
 }
 
+// A member's rows. Rows of an operand's tile share cache lines, so members take whole tiles where there are few.
+Team::Share share_of(const Args& args, const Team& team) {
+  const operand::Tiles tiles{args.num_rows};
+  if (args.operand == nullptr || args.num_rows == 0 || tiles.count() > static_cast<std::size_t>(team.size())) {
+    return team.share(args.num_rows);
+  }
+  const Team::Share share = team.share(tiles.count());
+  return {tiles.begin(share.begin), tiles.begin(share.end)};
+}
+
 }  // namespace
 
 std::span<const Kernel> all() { return kKernels; }
@@ -34,7 +44,7 @@ const Kernel& best(Isa isa) {
 std::size_t scratch_bytes(std::size_t depth) { return sizeof(float) * depth; }
 
 void run(const Kernel& kernel, const Args& args, Team& team, void* scratch) {
-  const Team::Share share = team.share(args.num_rows);
+  const Team::Share share = share_of(args, team);
   for (std::size_t r = share.begin; r < share.end; ++r) {
     const std::size_t from = args.rows == nullptr ? r : static_cast<std::size_t>(args.rows[r]);
     RowArgs row{};

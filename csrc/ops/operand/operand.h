@@ -25,7 +25,8 @@
 
 namespace trivium::operand {
 
-inline constexpr std::size_t kTileRows = 16;
+// As many as a register tile of products has. The rows of a tile share cache lines: few are best written by one thread.
+inline constexpr std::size_t kTileRows = 8;
 inline constexpr std::size_t kGroup = 32;
 inline constexpr std::size_t kMaxSums = 4;
 

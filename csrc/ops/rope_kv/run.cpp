@@ -20,6 +20,9 @@ constexpr Kernel kKernels[] = {
 // Fewer tokens per member than this are split by heads instead, so that no member waits for another's whole row.
 constexpr std::size_t kMinTokensEach = 4;
 
+// So many tokens ahead the lines that they are stored in are fetched.
+constexpr std::size_t kFetchAhead = 4;
+
 // Tokens of a step with their requests, in order.
 class Walk {
  public:
@@ -74,6 +77,34 @@ Part part_of(const attention::Rows& rows, const Args& args, const Team& team) {
   return {0, num_tokens, q_cut(share.begin), q_cut(share.end), kv_cut(share.begin), kv_cut(share.end)};
 }
 
+struct Slot {
+  std::byte* page;  // of the layer, head 0
+  std::size_t index;
+};
+
+Slot slot_of(const attention::Rows& rows, const Args& args, std::size_t request, std::size_t token) {
+  const auto position = static_cast<std::size_t>(rows.positions[token]);
+  const std::int32_t* pages = rows.page_table + request * rows.pages_per_request;
+  const auto page = static_cast<std::size_t>(pages[position / attention::kPageLen]);
+  return {attention::head_at(*args.store, args.layer, page, 0), position % attention::kPageLen};
+}
+
+void fetch_lines(const std::byte* begin, std::size_t num_bytes) {
+  constexpr std::size_t kLine = 64;
+  for (std::size_t i = 0; i < num_bytes; i += kLine) __builtin_prefetch(begin + i, 1);
+}
+
+// Fetches what a token's keys and values are stored in. A key lies across all lines of the keys, so a token whose page
+// nobody has touched yet waits for memory at each; one whose neighbour before it is in the page finds them here.
+void fetch(const attention::HeadLayout& layout, const Slot& slot, std::size_t kv_begin, std::size_t kv_end) {
+  const std::size_t pair_bytes = (layout.scales_at - layout.values_at) / (attention::kPageLen / 2);
+  for (std::size_t g = kv_begin; g < kv_end; ++g) {
+    const std::byte* head = slot.page + g * layout.num_bytes;
+    fetch_lines(head, layout.values_at);
+    fetch_lines(head + layout.values_at + slot.index / 2 * pair_bytes, pair_bytes);
+  }
+}
+
 }  // namespace
 
 std::span<const Kernel> all() { return kKernels; }
@@ -91,14 +122,20 @@ void run(const Kernel& kernel, const attention::Rows& rows, const Args& args, Te
   const std::size_t query_bytes = args.num_heads * store.width * (store.type == attention::KVType::kF32 ? 4 : 2);
   const Part part = part_of(rows, args, team);
   Walk walk(rows, part.begin);
+  Walk ahead = walk;
+  std::size_t fetched = part.begin;
   for (std::size_t t = part.begin; t < part.end; ++t) {
-    const std::int32_t* pages = rows.page_table + walk.request(t) * rows.pages_per_request;
-    const auto position = static_cast<std::size_t>(rows.positions[t]);
-    const auto page = static_cast<std::size_t>(pages[position / attention::kPageLen]);
+    for (; fetched < std::min(t + kFetchAhead, part.end); ++fetched) {
+      const std::size_t request = ahead.request(fetched);
+      const Slot slot = slot_of(rows, args, request, fetched);
+      const bool is_first = fetched == static_cast<std::size_t>(rows.starts[request]);
+      if (is_first || slot.index == 0) fetch(layout, slot, part.kv_begin, part.kv_end);
+    }
+    const Slot slot = slot_of(rows, args, walk.request(t), t);
     kernel.run({&args, &layout, args.qkv + t * args.qkv_stride,
                 args.table == nullptr ? nullptr : args.table + t * 2 * args.half,
-                static_cast<std::byte*>(args.queries) + t * query_bytes, attention::head_at(store, args.layer, page, 0),
-                position % attention::kPageLen, part.q_begin, part.q_end, part.kv_begin, part.kv_end});
+                static_cast<std::byte*>(args.queries) + t * query_bytes, slot.page, slot.index, part.q_begin,
+                part.q_end, part.kv_begin, part.kv_end});
   }
 }
 
