@@ -86,7 +86,7 @@ template <class L, class F, int kRows, int kVecs>
   using Floats = typename L::Floats;
   constexpr bool kHasSums = F::kZero != 0 || F::kHasMin;
   constexpr Into kInto = F::kBits < 8 ? Into::kL1 : Into::kL2;
-  constexpr bool kFetchesNext = kRows >= (F::kBits < 8 ? kAheadRows : kAheadRows - 1);
+  constexpr bool kFetchesNext = kRows >= kAheadRows;
   Tile tile;
   repeat<kRows>([&](auto r)
                     TRIV_UNROLLED { repeat<kVecs>([&](auto v) TRIV_UNROLLED { tile.acc[r][v] = L::zero(); }); });

@@ -50,9 +50,9 @@ struct UnpackArgs {
 
 using UnpackFn = void (*)(const UnpackArgs& args);
 
-// Rows of a register tile from which on it fetches the next panel (codes of 8 bits: one row earlier). Fewer rows read
-// at the rate of memory anyway, and a fetch in between only slows the stream.
-inline constexpr int kAheadRows = 5;
+// Rows of a register tile from which on it fetches the next panel. Fewer rows read at the rate of memory anyway, and a
+// fetch in between only slows the stream.
+inline constexpr int kAheadRows = 4;
 
 // Where a line that is fetched ahead goes.
 enum class Into : std::uint8_t { kL1, kL2 };
