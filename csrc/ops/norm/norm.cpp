@@ -1,6 +1,10 @@
 // Selection, and the rows of a member. Compiled without ISA flags.
 #include "ops/norm/norm.h"
 
+#include <algorithm>
+
+#include "base/prefetch.h"
+
 namespace trivium::norm {
 
 #define TRIV_KERNEL(isa, function) void function(const RowArgs& args);
@@ -14,6 +18,9 @@ constexpr Kernel kKernels[] = {
 #include "ops/norm/kernels.inc"
 #undef TRIV_KERNEL
 };
+
+// So many rows ahead are fetched.
+constexpr std::size_t kFetchAhead = 3;
 
 template <class T>
 T* at_row(T* matrix, std::size_t row, std::size_t width) {
@@ -45,8 +52,15 @@ std::size_t scratch_bytes(std::size_t depth) { return sizeof(float) * depth; }
 
 void run(const Kernel& kernel, const Args& args, Team& team, void* scratch) {
   const Team::Share share = share_of(args, team);
+  const auto source = [&](std::size_t r) { return args.rows == nullptr ? r : static_cast<std::size_t>(args.rows[r]); };
+  const std::size_t row_bytes = args.width * sizeof(float);
+  std::size_t fetched = share.begin;
   for (std::size_t r = share.begin; r < share.end; ++r) {
-    const std::size_t from = args.rows == nullptr ? r : static_cast<std::size_t>(args.rows[r]);
+    for (; fetched < std::min(r + kFetchAhead, share.end); ++fetched) {
+      prefetch(args.a + source(fetched) * args.width, row_bytes);
+      if (args.b != nullptr) prefetch(args.b + source(fetched) * args.width, row_bytes);
+    }
+    const std::size_t from = source(r);
     RowArgs row{};
     row.a = at_row(args.a, from, args.width);
     row.b = at_row(args.b, from, args.width);

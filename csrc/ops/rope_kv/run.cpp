@@ -1,6 +1,7 @@
 // Selection, and which rows and heads are a member's. Compiled without ISA flags.
 #include <algorithm>
 
+#include "base/prefetch.h"
 #include "ops/rope_kv/rope_kv.h"
 
 namespace trivium::rope_kv {
@@ -20,7 +21,7 @@ constexpr Kernel kKernels[] = {
 // Fewer tokens per member than this are split by heads instead, so that no member waits for another's whole row.
 constexpr std::size_t kMinTokensEach = 4;
 
-// So many tokens ahead the lines that they are stored in are fetched.
+// So many tokens ahead their rows and the lines that they are stored in are fetched.
 constexpr std::size_t kFetchAhead = 4;
 
 // Tokens of a step with their requests, in order.
@@ -89,19 +90,15 @@ Slot slot_of(const attention::Rows& rows, const Args& args, std::size_t request,
   return {attention::head_at(*args.store, args.layer, page, 0), position % attention::kPageLen};
 }
 
-void fetch_lines(const std::byte* begin, std::size_t num_bytes) {
-  constexpr std::size_t kLine = 64;
-  for (std::size_t i = 0; i < num_bytes; i += kLine) __builtin_prefetch(begin + i, 1);
-}
-
-// Fetches what a token's keys and values are stored in. A key lies across all lines of the keys, so a token whose page
+// Asks for what a token's keys and values are stored in. A key lies across all lines of the keys, so a token whose page
 // nobody has touched yet waits for memory at each; one whose neighbour before it is in the page finds them here.
-void fetch(const attention::HeadLayout& layout, const Slot& slot, std::size_t kv_begin, std::size_t kv_end) {
+[[gnu::always_inline]] inline void fetch(const attention::HeadLayout& layout, const Slot& slot, std::size_t kv_begin,
+                                         std::size_t kv_end) {
   const std::size_t pair_bytes = (layout.scales_at - layout.values_at) / (attention::kPageLen / 2);
   for (std::size_t g = kv_begin; g < kv_end; ++g) {
     const std::byte* head = slot.page + g * layout.num_bytes;
-    fetch_lines(head, layout.values_at);
-    fetch_lines(head + layout.values_at + slot.index / 2 * pair_bytes, pair_bytes);
+    prefetch_to_write(head, layout.values_at);
+    prefetch_to_write(head + layout.values_at + slot.index / 2 * pair_bytes, pair_bytes);
   }
 }
 
@@ -120,6 +117,7 @@ void run(const Kernel& kernel, const attention::Rows& rows, const Args& args, Te
   const attention::Store& store = *args.store;
   const attention::HeadLayout layout = attention::head_layout(store.type, store.width);
   const std::size_t query_bytes = args.num_heads * store.width * (store.type == attention::KVType::kF32 ? 4 : 2);
+  const std::size_t row_bytes = (args.num_heads + 2 * store.num_heads) * store.width * sizeof(float);
   const Part part = part_of(rows, args, team);
   Walk walk(rows, part.begin);
   Walk ahead = walk;
@@ -130,6 +128,7 @@ void run(const Kernel& kernel, const attention::Rows& rows, const Args& args, Te
       const Slot slot = slot_of(rows, args, request, fetched);
       const bool is_first = fetched == static_cast<std::size_t>(rows.starts[request]);
       if (is_first || slot.index == 0) fetch(layout, slot, part.kv_begin, part.kv_end);
+      prefetch(args.qkv + fetched * args.qkv_stride, row_bytes);
     }
     const Slot slot = slot_of(rows, args, walk.request(t), t);
     kernel.run({&args, &layout, args.qkv + t * args.qkv_stride,
