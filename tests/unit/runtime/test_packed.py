@@ -244,6 +244,25 @@ def test_a_file_system_that_cannot_promise_space_is_written_to_all_the_same(
     assert open_weights(tmp_path).build_seconds == 0
 
 
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="needs posix_fadvise")
+def test_the_system_forgets_what_was_written_once_it_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[str] = []
+    flush, advise = os.fsync, os.posix_fadvise
+    monkeypatch.setattr(packed_build.os, "fsync", lambda file: (called.append("flush"), flush(file))[1])
+    monkeypatch.setattr(
+        packed_build.os,
+        "posix_fadvise",
+        lambda *words: (
+            called.append("forget" if words[1:] == (0, 0, os.POSIX_FADV_DONTNEED) else "?"),
+            advise(*words),
+        )[1],
+    )
+    assert_right(open_weights(tmp_path))
+    assert called[:2] == ["flush", "forget"]
+
+
 def test_a_cache_that_cannot_be_made_costs_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_bytes(b"")
     weights = open_weights(tmp_path / "file" / "cache")
