@@ -39,10 +39,10 @@ constexpr double slack_of(std::size_t size) { return 2.0 * (static_cast<double>(
 // Rows of more are left to the exact sums.
 inline constexpr std::size_t kMaxGuessed = std::size_t{1} << 21;
 
-// The same for sums of `rough_sums`. With d = (x - greatest) / temperature and u = 2^-24, a weight is wrong by |d| u for
-// rounding x - greatest, and by 4 u for the rest. Weighted by themselves, the |d| average to the entropy of the
-// distribution less log(sum of the weights), so to log(2^21) < 14.6 at most: sums are within 14.6 u + 4 u, and chains of
-// eight additions add 7 u. A difference of two is within twice that: 52 u < 3.2e-6.
+// The same for sums of `rough_sums`. With d = (x - greatest) / temperature and u = 2^-24, a weight is wrong by |d| u
+// for rounding x - greatest, and by 4 u for the rest. Weighted by themselves, the |d| average to the entropy of the
+// distribution less log(sum of the weights), so to log(2^21) < 14.6 at most: sums are within 14.6 u + 4 u, and chains
+// of eight additions add 7 u. A difference of two is within twice that: 52 u < 3.2e-6.
 inline constexpr double kRoughSlack = 4e-6;
 
 // Exponents of estimates are clamped here; 2^21 such weights are below any rounding.
