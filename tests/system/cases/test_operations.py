@@ -19,6 +19,8 @@ from support.sse import chunks, events
 from support.tiny_engine import tiny_model
 from support.tiny_server import tiny_server
 
+EXECUTOR = "reference"
+"""Answers of the tiny model must last long enough to be stopped midway."""
 UNAVAILABLE = 503
 ENDLESS: dict[str, Any] = {"max_tokens": 480, "ignore_eos": True}
 

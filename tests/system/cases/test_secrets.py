@@ -18,6 +18,8 @@ from support.server_site import open_site
 from support.tiny_server import TinyServer, tiny_server
 from trivium.server.auth import OPEN_PATHS
 
+EXECUTOR = "reference"
+"""Answers of the tiny model must last long enough to be stopped midway."""
 KEY, ADMIN_KEY, HUB_TOKEN = "SENTINEL-caller-key-1", "SENTINEL-admin-key-2", "SENTINEL-hub-token-3"
 PROMPT = "SENTINEL prompt four"
 
