@@ -39,7 +39,7 @@ endef
 # build_in PYTHON FOLDER: trivium itself, editable; cmake comes as a package where the machine has none
 define build_in
 	command -v cmake >/dev/null || $(1) -m pip install $(PIP_FLAGS) cmake ninja
-	$(1) -m pip install $(PIP_FLAGS) --no-build-isolation --no-deps -C build-dir=build/$(2) -e .
+	$(1) -m pip install $(PIP_FLAGS) --no-build-isolation --no-deps -C build-dir=build/$(2) -C cmake.define.TRIVIUM_LEVELS=machine -e .
 	@$(1) -c "from trivium.kernels import native; print('Trivium is set up:', native.describe())"
 endef
 
