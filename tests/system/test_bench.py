@@ -115,7 +115,7 @@ def test_prompts_come_from_a_file(trivium: Run, server: ServerProcess, tmp_path:
 
 
 def test_arrivals_at_a_rate_do_not_wait_for_each_other(trivium: Run, server: ServerProcess) -> None:
-    [run] = bench(trivium, server, "--rate", "10000")
+    [run] = bench(trivium, server, "--rate", "10000", "--output-len", "200")  # long enough to meet
 
     assert (run["rate"], run["num_requests"]) == (10000, 4)
     assert run["concurrency"] == 4
