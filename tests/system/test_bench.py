@@ -17,6 +17,8 @@ from support.tiny_engine import tiny_model
 from trivium.kernels import native
 
 SHORT = ("--num-requests", "4", "--prompt-len", "6", "--output-len", "5")
+LONG = ("--num-requests", "4", "--prompt-len", "6", "--output-len", "200")
+"""Answers that last until all requests have come."""
 SEEDS = itertools.count(1, 100_000)
 """Every measurement has prompts of its own, since all of them share a server and its cache."""
 SPREADS = ("ttft_cold", "ttft_cached", "tpot", "itl", "e2e")
@@ -29,10 +31,10 @@ def server() -> Iterator[ServerProcess]:
         yield running
 
 
-def bench(trivium: Run, server: ServerProcess, *words: object) -> list[dict[str, Any]]:
+def bench(trivium: Run, server: ServerProcess, *words: object, sizes: tuple[str, ...] = SHORT) -> list[dict[str, Any]]:
     """Measure the server and return the figures of each level."""
     url = ("--url", server.url, "--bench-api-key", "secret-key")
-    outcome = trivium("bench", "serve", *url, *SHORT, "--workload-seed", next(SEEDS), "--json", *words)
+    outcome = trivium("bench", "serve", *url, *sizes, "--workload-seed", next(SEEDS), "--json", *words)
     assert outcome.code == 0, outcome.err
     return list(json.loads(outcome.out))
 
@@ -115,7 +117,7 @@ def test_prompts_come_from_a_file(trivium: Run, server: ServerProcess, tmp_path:
 
 
 def test_arrivals_at_a_rate_do_not_wait_for_each_other(trivium: Run, server: ServerProcess) -> None:
-    [run] = bench(trivium, server, "--rate", "10000", "--output-len", "200")  # long enough to meet
+    [run] = bench(trivium, server, "--rate", "10000", sizes=LONG)
 
     assert (run["rate"], run["num_requests"]) == (10000, 4)
     assert run["concurrency"] == 4
