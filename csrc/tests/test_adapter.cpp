@@ -8,17 +8,12 @@
 #include "base/parallel.h"
 #include "ops/adapter/adapter.h"
 #include "tests/check.h"
+#include "tests/draw.h"
 
 namespace trivium::adapter {
 namespace {
 
-std::vector<float> normal(std::size_t size, unsigned seed) {
-  std::mt19937 engine(seed);
-  std::normal_distribution<float> draw;
-  std::vector<float> values(size);
-  for (float& value : values) value = draw(engine);
-  return values;
-}
+using trivium::tests::normal;
 
 // Matrices of one adapter for one product; rank 0: it leaves the product alone.
 struct Drawn {

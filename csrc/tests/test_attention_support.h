@@ -11,16 +11,11 @@
 
 #include "ops/attention/attention.h"
 #include "ops/attention/pages.h"
+#include "tests/draw.h"
 
 namespace trivium::attention::tests {
 
-inline std::vector<float> normal(std::size_t size, unsigned seed) {
-  std::mt19937 engine(seed);
-  std::normal_distribution<float> draw;
-  std::vector<float> values(size);
-  for (float& value : values) value = draw(engine);
-  return values;
-}
+using trivium::tests::normal;
 
 // A store with its memory, aligned to cache lines.
 struct OwnedStore {

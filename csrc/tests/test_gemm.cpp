@@ -1,24 +1,18 @@
 // Every listed kernel against the defining chain, on exactly sized buffers so that sanitizers see any overrun.
 #include <cmath>
 #include <cstring>
-#include <random>
 #include <vector>
 
 #include "base/parallel.h"
 #include "ops/gemm/gemm.h"
 #include "ops/gemm/pack.h"
 #include "tests/check.h"
+#include "tests/draw.h"
 
 namespace trivium::gemm {
 namespace {
 
-std::vector<float> normal(std::size_t size, unsigned seed) {
-  std::mt19937 engine(seed);
-  std::normal_distribution<float> draw;
-  std::vector<float> values(size);
-  for (float& value : values) value = draw(engine);
-  return values;
-}
+using trivium::tests::normal;
 
 struct Case {
   std::size_t rows, cols, depth;

@@ -15,6 +15,7 @@
 #include "ops/linear/linear.h"
 #include "ops/linear/pack.h"
 #include "ops/operand/operand.h"
+#include "tests/draw.h"
 
 namespace trivium::linear::tests {
 
@@ -36,13 +37,7 @@ class Aligned {
   std::unique_ptr<std::byte[], Free> bytes_;
 };
 
-inline std::vector<float> normal(std::size_t size, unsigned seed) {
-  std::mt19937 engine(seed);
-  std::normal_distribution<float> draw;
-  std::vector<float> values(size);
-  for (float& value : values) value = draw(engine);
-  return values;
-}
+using trivium::tests::normal;
 
 // The float16 nearest to a value between 2^-14 and 65504 (tests draw from there); sign kept.
 inline std::uint16_t half_of(float value) {

@@ -1,23 +1,17 @@
 // Every listed kernel against the formula in double, and against the scalar kernel bit for bit.
 #include <cmath>
 #include <cstring>
-#include <random>
 #include <vector>
 
 #include "base/parallel.h"
 #include "ops/norm/norm.h"
 #include "tests/check.h"
+#include "tests/draw.h"
 
 namespace trivium::norm {
 namespace {
 
-std::vector<float> normal(std::size_t size, unsigned seed) {
-  std::mt19937 engine(seed);
-  std::normal_distribution<float> draw;
-  std::vector<float> values(size);
-  for (float& value : values) value = draw(engine);
-  return values;
-}
+using trivium::tests::normal;
 
 struct Case {
   std::size_t rows, width;
