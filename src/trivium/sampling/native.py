@@ -116,7 +116,8 @@ class _Batch:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._rows: Sequence[SampleRow] = ()
+        self._rows: tuple[SampleRow, ...] = ()
+        """A copy: the caller's own list may hold other rows by the next step."""
         self._is_plain = False
         """Whether the rows packed last have neither lists nor masks, so that only positions change."""
         self.records = memoryview(self._buffer)
@@ -130,7 +131,7 @@ class _Batch:
         if mask_row is None and self._is_plain and len(rows) == len(self._rows) and self._move_on(rows):
             return
         self._make_room(len(rows))
-        self._rows, self.lists = rows, []
+        self._rows, self.lists = tuple(rows), []
         self._is_plain, self.max_tops, self.wants_chosen = False, None, False
         self._write(rows, repeat(-1) if mask_row is None else mask_row.tolist())
         self._is_plain = mask_row is None and not self.lists

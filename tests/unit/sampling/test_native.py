@@ -208,3 +208,14 @@ def test_tokens_held_back_from_now_on_are_not_drawn() -> None:
     assert int(sampler.sample(logits, rows).token_ids[0]) != best
     rows[0].held_back_ids = ()
     assert int(sampler.sample(logits, rows).token_ids[0]) == best
+
+
+@needs_native
+def test_a_list_whose_rows_were_exchanged_is_read_anew() -> None:
+    sampler, rows = native.Sampler(), [row(temperature=1.0)]
+    logits = random_logits(1, 64, seed=2)
+    sampler.sample(logits, rows)
+    rows[0] = row(temperature=0.0)
+    assert int(sampler.sample(logits, rows).token_ids[0]) == int(logits[0].argmax())
+    rows[0] = row(logit_bias={7: 100.0}, temperature=0.0)
+    assert int(sampler.sample(logits, rows).token_ids[0]) == 7
