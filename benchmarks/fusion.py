@@ -10,13 +10,13 @@ sums, gathers and rounding within norms have no unfused instruction, so what the
 from __future__ import annotations
 
 import statistics
-import sys
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from steps import asked_options, name_of
+
 from trivium.assembly.model import open_model
 from trivium.assembly.native import NativeParts
-from trivium.config.options import EngineOptions, ExecutorOptions, ModelOptions, ScheduleOptions
 from trivium.kernels import native
 from trivium.plan.cost import chunk, decode
 from trivium.runtime.rehearsal import pages_needed, time_instructions
@@ -40,20 +40,14 @@ class UnfusedParts(NativeParts):
 
 def main() -> None:
     """Measure and print a Markdown table."""
-    model = sys.argv[1] if len(sys.argv) > 1 else "smollm2"
-    weights = sys.argv[2] if len(sys.argv) > 2 else "auto"  # noqa: PLR2004
-    options = EngineOptions(
-        model=ModelOptions(model=model),
-        executor=ExecutorOptions(weights=weights),  # type: ignore[arg-type]  # a wrong word is refused below
-        schedule=ScheduleOptions(max_num_seqs=64),
-    )
+    options = asked_options(max_num_seqs=64)
     print(native.describe())
     executors = []
     for kind in (NativeParts, UnfusedParts):
         parts = kind(options, open_model(options))
         executors.append((parts, parts.make(pages_needed(LOADS, parts.kv_spec), lambda *_: None)))
     lengths = [len(parts.plan.programs["base"].instructions) for parts, _ in executors]
-    print(f"{model} {weights}: {lengths[0]} instructions fused, {lengths[1]} unfused\n")
+    print(f"{options.model.model} {options.executor.weights}: {lengths[0]} instructions fused, {lengths[1]} unfused\n")
     print("| step | fused | unfused | ratio |\n|---|---|---|---|")
     for load in LOADS:
         seconds: tuple[list[float], list[float]] = ([], [])
@@ -69,8 +63,7 @@ def main() -> None:
                 )
                 taken.append(sum(times))
         fused, unfused = (statistics.median(taken) for taken in seconds)
-        what = f"decode {load.num_requests}" if load.num_tokens == load.num_requests else f"prefill {load.num_tokens}"
-        print(f"| {what} | {fused * 1e3:.2f} ms | {unfused * 1e3:.2f} ms | {unfused / fused:.3f} |")
+        print(f"| {name_of(load)} | {fused * 1e3:.2f} ms | {unfused * 1e3:.2f} ms | {unfused / fused:.3f} |")
 
 
 if __name__ == "__main__":

@@ -8,11 +8,10 @@ tokens per second of each step (sum of the medians of its instructions).
 
 from __future__ import annotations
 
-import sys
+from steps import asked_options, name_of
 
 from trivium.assembly.model import open_model
 from trivium.assembly.native import NativeParts
-from trivium.config.options import EngineOptions, ExecutorOptions, ModelOptions, ScheduleOptions
 from trivium.kernels import native
 from trivium.plan.cost import chunk, decode
 from trivium.runtime.rehearsal import pages_needed, time_instructions
@@ -22,13 +21,7 @@ LOADS = (*(decode(batch, kv_len=192) for batch in (1, 4, 16, 64, 128)), chunk(51
 
 def main() -> None:
     """Measure and print."""
-    model = sys.argv[1] if len(sys.argv) > 1 else "smollm2"
-    weights = sys.argv[2] if len(sys.argv) > 2 else "auto"  # noqa: PLR2004
-    options = EngineOptions(
-        model=ModelOptions(model=model),
-        executor=ExecutorOptions(weights=weights),  # type: ignore[arg-type]  # a wrong word is refused below
-        schedule=ScheduleOptions(max_num_seqs=128),
-    )
+    options = asked_options(max_num_seqs=128)
     module = native.load()
     memory, _, int8, bf16, _ = module.machine_limits() if module else (0, 0, 0, 0, 0)
     print(f"{native.describe()}; stream {memory / 1e9:.1f} GB/s, int8 {int8 / 1e9:.0f} GOPS, bf16 {bf16 / 1e9:.0f}")
@@ -39,8 +32,7 @@ def main() -> None:
     for load in LOADS:
         times = time_instructions(executor, load, spec, vocab_size=vocab_size, max_num_tokens=512, rounds=15)
         seconds = sum(times)
-        what = f"decode {load.num_requests}" if load.num_tokens == load.num_requests else f"prefill {load.num_tokens}"
-        print(f"{what:<12} {seconds * 1e3:8.2f} ms {load.num_tokens / seconds:8.0f} tokens/s")
+        print(f"{name_of(load):<12} {seconds * 1e3:8.2f} ms {load.num_tokens / seconds:8.0f} tokens/s")
 
 
 if __name__ == "__main__":
