@@ -4,7 +4,6 @@ has the bits that it has where there are no adapters at all."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
@@ -13,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.drawn_adapters import drawn_adapter, native_for, reference_for, with_adapters
+from support.native import two_threads as two_threads
 from support.tiny_checkpoints import hub_config
 from support.tiny_steps import Story, tiny_config, tiny_graph, tiny_spec
 from trivium.kernels import native
@@ -38,14 +38,6 @@ def executor(arithmetic: tuple[str, str], *, has_adapters: bool = True) -> Nativ
     for slot, rank in enumerate(RANKS if has_adapters else ()):
         made.load_adapter(slot, drawn_adapter(GRAPH, slot, rank, share=0.5 if slot == 2 else 1.0))
     return made
-
-
-@pytest.fixture(autouse=True)
-def two_threads() -> Iterator[None]:
-    before = native.describe().threads
-    native.set_num_threads(2)
-    yield
-    native.set_num_threads(before)
 
 
 def tokens_of(seed: int, length: int) -> list[int]:

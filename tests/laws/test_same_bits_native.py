@@ -3,7 +3,6 @@ number of threads, in every weight format and KV type; and they are near the ref
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
@@ -12,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.native import native_executor, plan_of
+from support.native import two_threads as two_threads
 from support.tiny_steps import RunningRequest, Story, random_parameters, tiny_config, tiny_graph, tiny_spec
 from trivium.kernels import native
 from trivium.runtime.native import NativeExecutor
@@ -46,14 +46,6 @@ def reference(variant: str) -> ReferenceExecutor:
     config, graph, spec = shape_of(variant)
     pages = (NUM_PAGES,) * len(spec.groups)
     return ReferenceExecutor(graph, random_parameters(graph), config, spec, pages, max_logit_rows=400)
-
-
-@pytest.fixture(autouse=True)
-def two_threads() -> Iterator[None]:
-    before = native.describe().threads
-    native.set_num_threads(2)
-    yield
-    native.set_num_threads(before)
 
 
 def story(variant: str, shuffle_seed: int | None = None) -> Story:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pytest
 
 from trivium.base.intmath import ceil_div
 from trivium.cache.spec import KVSpec
@@ -16,7 +17,7 @@ from trivium.compile.emit import PlanFacts
 from trivium.compile.formats import format_named
 from trivium.config.model import ModelConfig
 from trivium.ir.graph import Graph
-from trivium.kernels import linear
+from trivium.kernels import linear, native
 from trivium.models import build_graph, kv_spec, parse_config
 from trivium.plan.program import KVStorage, Limits, Plan, Weight
 from trivium.runtime.lower import Matrix
@@ -95,3 +96,12 @@ def _vector(weight: Weight, parameters: Mapping[str, np.ndarray]) -> np.ndarray:
 def with_page_len(spec: KVSpec, page_len: int = PAGE_LEN) -> KVSpec:
     """The same groups in pages of another length."""
     return replace(spec, page_len=page_len)
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    """Run a module's tests on two threads; importing it is asking for it."""
+    before = native.describe().threads
+    native.set_num_threads(2)
+    yield
+    native.set_num_threads(before)

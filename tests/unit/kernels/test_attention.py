@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support import native_attention as attention
+from support.native_attention import PAGE_LEN, HeadNorms, KVDType, KVPages, Paging
 from trivium.base.errors import InternalError
 from trivium.config.model import RopeConfig
 from trivium.ir import meaning
 from trivium.ir.attention import KVRead, Sight, attend
 from trivium.ir.rope import rope_angles, rope_frequencies
-from trivium.kernels import attention, gemm, native
-from trivium.kernels.attention import PAGE_LEN, HeadNorms, KVDType, KVPages, Paging
+from trivium.kernels import gemm, native
 from trivium.runtime.arrays import NumpyLibrary
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Keys and values in tiled pages, and what one layer does with them, as plain array functions.
 
-The native executor runs the same functions from a plan, many layers in one call; these are for those who move pages,
-and for tests. There is no NumPy stand-in: the reference executor keeps its keys and values in a store of its own
+The native executor runs the same functions from a plan, many layers in one call; tests run them one by one through
+these. There is no NumPy stand-in: the reference executor keeps its keys and values in a store of its own
 (`runtime.kv_store`) and attends by `ir.attention`, whose definition the native kernels are tested against.
 
 The law (csrc/ops/attention/attention.h): a row's bits depend on its query, its position and its request's keys alone;
@@ -170,7 +170,7 @@ def rope_table(paging: Paging, frequencies: Float32Array, variants: Int32Array, 
         InternalError: Sizes do not fit.
     """
     out = np.empty((len(paging.positions), 2, frequencies.shape[1]), np.float32)
-    _call("rope_table", paging._native(), frequencies, variants, factor, out)  # noqa: SLF001
+    _call("rope_table", paging._native(), frequencies, variants, factor, out)
     return out
 
 
@@ -213,7 +213,7 @@ def rope_and_store(
     queries = np.empty(len(qkv) * max(num_heads, 0) * width * (4 if pages.dtype == "f32" else 2), np.uint8)
     weights, eps = (None, 0.0) if norms is None else ((norms.q_weight, norms.k_weight), norms.eps)
     args = (layer, qkv, weights, eps, table, factor, queries, isa)
-    _call("rope_and_store", paging._native(), pages.native, *args)  # noqa: SLF001
+    _call("rope_and_store", paging._native(), pages.native, *args)
     return queries
 
 
@@ -250,7 +250,7 @@ def attend(
     ensure(window is None or window >= 1, f"a window of {window} positions")
     out = np.empty((len(paging.positions), num_heads * pages.head_width), np.float32)
     args = (layer, queries, window or 0, softcap or 0.0, out, isa)
-    _call("attend", paging._native(), pages.native, *args)  # noqa: SLF001
+    _call("attend", paging._native(), pages.native, *args)
     return out
 
 
