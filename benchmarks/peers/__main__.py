@@ -22,7 +22,7 @@ from pathlib import Path
 
 from benchmarks.peers import models, record, report, rounds
 from benchmarks.peers.engines.engine import Engine
-from benchmarks.peers.engines.llama_cpp import LlamaCpp
+from benchmarks.peers.engines.llama_cpp import LlamaCpp, LlamaCppAvx2
 from benchmarks.peers.engines.openvino import OpenVino
 from benchmarks.peers.engines.trivium import OwnVariant, Trivium
 from benchmarks.peers.engines.vllm import Vllm
@@ -34,7 +34,7 @@ from benchmarks.peers.workdir import JobFailedError, WorkDir, say
 from trivium.base.errors import TriviumError
 from trivium.weights.store import cache_directory
 
-PEERS = ("llama-cpp", "openvino", "vllm")
+PEERS = ("llama-cpp", "llama-cpp-avx2", "openvino", "vllm")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -161,7 +161,10 @@ def _engines(options: argparse.Namespace, names: Sequence[str], own: Sequence[st
     own_variants = [OwnVariant.parse(text) for text in own or [""]]
     known: dict[str, Engine] = {
         OURS: Trivium(work, threads=threads, variants=own_variants),
-        "llama-cpp": LlamaCpp(work, threads=threads, python=python, jobs=options.jobs),
+        **{
+            kind.name: kind(work, threads=threads, python=python, jobs=options.jobs)
+            for kind in (LlamaCpp, LlamaCppAvx2)
+        },
         "openvino": OpenVino(work, threads=threads, python=python),
         "vllm": Vllm(work, threads=threads, python=python),
     }

