@@ -26,6 +26,7 @@ from trivium.base.intmath import ceil_div
 from trivium.schedule.admit import Admission
 from trivium.schedule.request import Request, RequestState
 from trivium.schedule.running import RunningSet, StepDraft
+from trivium.schedule.timeline import WaitReason
 from trivium.schedule.waiting import Ranked, WaitingQueue
 
 MAX_OVERTAKEN = 64
@@ -53,6 +54,17 @@ class StepChooser:
         self._running.grant_decodes(draft)
         if draft.tokens_left and (len(self._waiting) or len(draft.entries) < len(self._running.requests)):
             self._share_prefill(draft)
+
+    def why_nobody_more(self, draft: StepDraft) -> WaitReason:
+        """Return what keeps the requests that still wait, and are not held, from starting after this choice."""
+        head = self._waiting.oldest()
+        if head is None:
+            return WaitReason.STEP
+        if self._running.tables.num_free == 0:
+            return WaitReason.SEAT
+        if draft.tokens_left == 0 or draft.rows_left <= 0:
+            return WaitReason.BUDGET
+        return WaitReason.ORDER if head.overtaken >= MAX_OVERTAKEN else WaitReason.PAGES
 
     def _share_prefill(self, draft: StepDraft) -> None:
         prefilling: list[Ranked] = sorted(

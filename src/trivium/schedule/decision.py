@@ -54,6 +54,8 @@ class ScheduledStep:
 
     step: Step
     entries: list[Entry]
+    chosen_s: float = 0.0
+    """When it was chosen, on the scheduler's clock; of a step that was moved on, when the first of them was."""
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):

@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from trivium.base.errors import InternalError
 from trivium.base.ids import FinishReason, PageId, RequestId, TokenId
+from trivium.schedule.timeline import Timeline
 
 if TYPE_CHECKING:
     from trivium.cache.kv_cache import Holding
     from trivium.config.sampling import SamplingParams
+    from trivium.schedule.recorder import Wait
 
 
 class RequestState(Enum):
@@ -85,6 +87,10 @@ class Request:
     overtaken: int = 0
     """Later arrivals that started while this request was the oldest waiting and did not fit."""
     finish_reason: FinishReason | None = None
+    timeline: Timeline = field(default_factory=Timeline)
+    """What happened to it, written by `recorder`."""
+    wait: Wait | None = None
+    """Since when, and for what, it waits; `None` while it does not."""
 
     @property
     def target_len(self) -> int:

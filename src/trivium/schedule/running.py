@@ -35,8 +35,8 @@ class RunningSet:
         self.requests: list[Request] = []
         self.version = 0
         """Changes whenever `requests` does."""
-        self.preempted: list[Request] = []
-        """Requests that had to make room since the scheduler last looked."""
+        self.preempted: list[tuple[Request, int]] = []
+        """Requests that had to make room since the scheduler last looked, and the tokens whose KV each gave up."""
 
     def start(self, request: Request, holding: Holding) -> None:
         """Make a waiting request run with what `holding` found in the cache."""
@@ -135,11 +135,12 @@ class RunningSet:
         return None
 
     def _preempt(self, draft: StepDraft, victim: Request) -> None:
+        num_tokens = victim.computed_len
         self.stop(victim, keep=True)
         victim.state = RequestState.WAITING
         victim.num_preemptions += 1
         draft.has_preempted = True
-        self.preempted.append(victim)
+        self.preempted.append((victim, num_tokens))
 
 
 def computed_tokens(request: Request) -> Int32Array:

@@ -22,10 +22,12 @@ from trivium.schedule.choose import StepChooser
 from trivium.schedule.decision import Entry, Outcome, ScheduledStep, SchedulerStats
 from trivium.schedule.limits import Limits
 from trivium.schedule.rate import DepartureRate
+from trivium.schedule.recorder import Recorder
 from trivium.schedule.request import Request, RequestState
 from trivium.schedule.running import RunningSet, StepDraft, computed_tokens
 from trivium.schedule.statistics import Counters, summarize
 from trivium.schedule.steady import SteadyBatch, is_steady
+from trivium.schedule.timeline import Tier, WaitReason
 from trivium.schedule.waiting import WaitingQueue
 
 
@@ -56,7 +58,7 @@ class Scheduler:
             num_pages: Pages of each group's pool.
             max_model_len: Longest request in tokens.
             prefix_cache: Whether prefixes are shared.
-            clock: Time, for the measured rate only.
+            clock: Time, for the measured rate and for timelines.
             max_logit_rows: Wanted rows per step, at least 1; `None` means `max_num_seqs`.
         """
         self._options = options
@@ -68,6 +70,9 @@ class Scheduler:
         admission = Admission(self._cache, options.max_num_batched_tokens)
         self._chooser = StepChooser(self._waiting, self._running, admission, prefix_cache=prefix_cache)
         self._rate = DepartureRate(clock)
+        self._clock = clock
+        self._followers_wait = prefix_cache
+        self.recorder = Recorder(clock)
         self._counters = Counters()
         self._arrivals = count()
         self._in_flight: ScheduledStep | None = None
@@ -94,6 +99,9 @@ class Scheduler:
             request.end_len = self._limits.end_len(request)
             request.state = RequestState.WAITING
             self._waiting.add(request)
+            self.recorder.arrived(request)
+            if self._followers_wait and request.leader is not None:
+                self.recorder.hold(request, WaitReason.PREFIX, leader=request.leader)
 
     def _refuse(self, requests: Sequence[Request]) -> None:
         for request in requests:
@@ -131,6 +139,7 @@ class Scheduler:
     def _finish(self, request: Request, reason: FinishReason) -> None:
         request.state = RequestState.FINISHED
         request.finish_reason = reason
+        self.recorder.ended(request)
         self._rate.note()
 
     # -- choosing ---------------------------------------------------------------------------------------------
@@ -160,18 +169,29 @@ class Scheduler:
         self._steady = None
         draft = StepDraft(self._options.max_num_batched_tokens, self._max_rows)
         self._chooser.choose(draft)
-        for request in self._running.preempted:
+        for request, num_tokens in self._running.preempted:
             self._waiting.add(request)
             self._counters.num_preemptions += 1
+            self.recorder.preempted(request, num_tokens)
         self._running.preempted.clear()
+        self._note_why_others_wait(draft)
         if not draft.entries:
             return None
         entries = list(draft.entries.values())
-        copies = [copy for entry in entries if entry.is_fresh for copy in self._cache.copies(entry.request.held)]
-        scheduled = ScheduledStep(build_step(entries, self._running.tables, copies), entries)
+        fresh = [entry.request for entry in entries if entry.is_fresh]
+        for request in fresh:
+            self.recorder.started(request, {Tier.DEVICE: request.held.cached_len})
+        copies = [copy for request in fresh for copy in self._cache.copies(request.held)]
+        scheduled = ScheduledStep(build_step(entries, self._running.tables, copies), entries, self._clock.now_s())
         if is_steady(scheduled, self._running) and not self._may_start:
             self._steady = SteadyBatch(scheduled, self._running, self._cache)
         return scheduled
+
+    def _note_why_others_wait(self, draft: StepDraft) -> None:
+        reason = self._chooser.why_nobody_more(draft)
+        self.recorder.blocked(reason)
+        if reason is WaitReason.ORDER and (head := self._waiting.oldest()) is not None:
+            self.recorder.hold(head, WaitReason.PAGES)
 
     # -- recording --------------------------------------------------------------------------------------------
 
@@ -190,11 +210,11 @@ class Scheduler:
         self._in_flight = None
         finished = []
         for entry, outcome in zip(scheduled.entries, outcomes, strict=True):
-            if entry.request.state is RequestState.RUNNING and self._record(entry, outcome):
+            if entry.request.state is RequestState.RUNNING and self._record(entry, outcome, scheduled.chosen_s):
                 finished.append(entry.request)
         return finished
 
-    def _record(self, entry: Entry, outcome: Outcome) -> bool:
+    def _record(self, entry: Entry, outcome: Outcome, chosen_s: float) -> bool:
         """Take over one outcome; return whether the request ended."""
         request = entry.request
         holding = request.held
@@ -213,11 +233,16 @@ class Scheduler:
         target = len(request.tokens)
         is_at_end = target >= request.end_len and (entry.draws or request.computed_len == target)
         finish = outcome.finish or (FinishReason.LENGTH if is_at_end else None)
+        is_decode = entry.num_tokens == 1 and request.computed_len > request.prompt_len
+        if not is_decode:
+            self.recorder.computed(request, entry.start, entry.num_tokens, chosen_s)
+            if outcome.tokens:
+                self.recorder.drew_first(request)
         if finish is not None:
             self._counters.num_finished += 1
             self._leave(request, finish)
             return True
-        if entry.num_tokens > 1 or request.computed_len <= request.prompt_len:
+        if not is_decode:
             self._cache.settle(holding, computed_tokens(request))
         if self._cache.has_windows:
             self._cache.release_window(holding, request.computed_len)
@@ -232,6 +257,7 @@ class Scheduler:
                 self._running.stop(entry.request, keep=False)
                 entry.request.state = RequestState.WAITING
                 self._waiting.add(entry.request)
+                self.recorder.arrived(entry.request)
 
     # -- looking ----------------------------------------------------------------------------------------------
 

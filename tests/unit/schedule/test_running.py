@@ -37,7 +37,7 @@ def test_only_later_started_requests_without_a_part_in_the_step_make_room() -> N
     running.grant(draft, second, 8)
     assert draft.entries[second].num_tokens == 4
     assert third.state is RequestState.WAITING
-    assert (running.preempted, third.num_preemptions) == ([third], 1)
+    assert (running.preempted, third.num_preemptions) == ([(third, 4)], 1)
     running.grant(draft, first, 8)
     assert first not in draft.entries, "the second has its part already, and keeps it"
     assert second.state is RequestState.RUNNING
