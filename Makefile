@@ -147,7 +147,8 @@ docs: $(STAMPS)/docs  ## the documentation, warnings as errors
 
 bench: $(STAMPS)/dev $(STAMPS)/model $(STAMPS)/cxx  ## kernels, scheduler, the whole engine offline; fails where a promise is missed
 	@missed=; \
-	for bench in build/cxx/trivium_bench_* "$(PY) -m benchmarks.scheduler_step" "$(PY) -m benchmarks.prefix_reuse" "$(PY) benchmarks/native_step.py $(MODEL)" \
+	for bench in build/cxx/trivium_bench_* "$(PY) -m benchmarks.scheduler_step" "$(PY) -m benchmarks.prefix_reuse" \
+		"$(PY) benchmarks/cache_cost.py" "$(PY) benchmarks/native_step.py $(MODEL)" \
 		"$(VENV)/bin/trivium bench offline $(MODEL)"; do \
 		echo "==== $$bench"; $$bench || missed="$$missed\n  $$bench"; \
 	done; \

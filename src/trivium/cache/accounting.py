@@ -50,7 +50,12 @@ def _differences(cache: KVCache, holdings: list[Holding]) -> Iterable[str]:
 
 def _pool_differences(pool: PagePool, users: Counter[PageId], held: Counter[PageId]) -> Iterable[str]:
     free = Counter(pool.free_pages())
-    evictable = set(pool.evictable_pages())
+    num_held = sum(held.values())
+    if pool.num_cached != num_held:
+        yield f"{pool.num_cached} pages are in the index by count and {num_held} by its nodes"
+    num_evictable = sum(not users[page] for page in held)
+    if pool.num_evictable != num_evictable:
+        yield f"{pool.num_evictable} pages are evictable by count and {num_evictable} by page tables and nodes"
     for number in range(pool.num_pages):
         page = PageId(number)
         if pool.users(page) != users[page]:
@@ -60,5 +65,3 @@ def _pool_differences(pool: PagePool, users: Counter[PageId], held: Counter[Page
         is_free = not users[page] and not held[page]
         if free[page] != int(is_free):
             yield f"page {page} is in the free list {free[page]} times and should be {int(is_free)} times"
-        if (page in evictable) != bool(held[page] and not users[page]):
-            yield f"page {page} is {'' if page in evictable else 'not '}evictable by mark, and should be the opposite"

@@ -67,16 +67,14 @@ class KVCache:
         whole = match.length // self.spec.page_len
         sources = []
         for group, (pool, pages) in enumerate(zip(self.pools, match.pages, strict=True)):
-            for page in pages:
-                if page != NO_PAGE:
-                    pool.share(page)
+            pool.share_all(pages)
             if len(pages) > whole:
                 source = pages.pop()
                 if source != NO_PAGE:
                     sources.append((group, source))
         holding = Holding(match.pages, None, whole * self.spec.page_len, match.length, sources)
         holding.lock = self.index.lock(match, namespace)
-        holding.released = [sum(page == NO_PAGE for page in pages) for pages in match.pages]
+        holding.released = [pages.count(NO_PAGE) for pages in match.pages]
         holding.changed_from = [0] * len(self.pools)
         return holding
 
@@ -153,7 +151,6 @@ class KVCache:
             self.settle(holding, tokens)
         self.index.unlock(holding.lock)
         self.confirm_copies(holding)
-        # Full groups lose their ends first, windows what is furthest from the end: see the eviction order in `radix`.
-        for group, pool, pages in zip(self.spec.groups, self.pools, holding.pages, strict=True):
-            pool.give_back_all(reversed(pages) if group.window is None else pages)
+        for pool, pages in zip(self.pools, holding.pages, strict=True):
+            pool.give_back_all(pages)
             pages.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
@@ -14,17 +15,23 @@ from trivium.cache.spec import KVSpec
 if TYPE_CHECKING:
     from trivium.cache.prefix import TokenArray
 
+TOKEN_BYTES = 4
+
 
 class RadixNode:
-    """Tokens [start, end) of every sequence that runs through this node. `RadixTree` alone changes it."""
+    """Tokens [start, end) of every sequence that runs through this node. `RadixTree` alone changes it.
 
-    __slots__ = ("children", "locks", "namespace", "pages", "parent", "start", "tokens")
+    Tokens are kept as bytes, int32 each: to compare a node with a prompt is then one comparison of memory, and a walk
+    over a thousand short nodes stays cheap.
+    """
 
-    def __init__(
-        self, tokens: TokenArray, start: int, pages: tuple[list[PageId], ...], parent: RadixNode | None
-    ) -> None:
-        self.tokens = tokens
+    __slots__ = ("children", "data", "end", "last_use", "locks", "namespace", "pages", "parent", "start")
+
+    def __init__(self, data: bytes, start: int, pages: tuple[list[PageId], ...], parent: RadixNode | None) -> None:
+        self.data = data
         self.start = start
+        self.end = start + len(data) // TOKEN_BYTES
+        """Position behind the last token."""
         self.pages = pages
         """Per group, the owned pages from page index `start // page_len` on."""
         self.parent = parent
@@ -34,24 +41,64 @@ class RadixNode:
         """Requests whose computed whole pages end where this node ends."""
         self.namespace: Hashable = None
         """Set in roots only."""
+        self.last_use = 0
+        """When the tree saw it used last, in uses of the tree."""
 
     @classmethod
     def root(cls, namespace: Hashable, num_groups: int) -> RadixNode:
         """Make the empty node above all sequences of a namespace."""
-        node = cls(np.zeros(0, np.int32), 0, tuple([] for _ in range(num_groups)), None)
+        node = cls(b"", 0, tuple([] for _ in range(num_groups)), None)
         node.namespace = namespace
         return node
 
     @property
-    def end(self) -> int:
-        """Position behind the last token."""
-        return self.start + len(self.tokens)
+    def tokens(self) -> TokenArray:
+        """The tokens, as an array that cannot be written."""
+        return np.frombuffer(self.data, np.int32)
+
+    @property
+    def first_token(self) -> int:
+        """Under which the parent has it."""
+        return int.from_bytes(self.data[:TOKEN_BYTES], sys.byteorder)
+
+    def replace_tokens(self, data: bytes, start: int) -> None:
+        """Hold `data` from `start` on instead."""
+        self.data = data
+        self.start = start
+        self.end = start + len(data) // TOKEN_BYTES
 
 
-def common_len(left: TokenArray, right: TokenArray) -> int:
-    """Return how many leading tokens two arrays have in common."""
-    count = min(len(left), len(right))
-    differs = left[:count] != right[:count]
+def token_bytes(tokens: TokenArray) -> bytes:
+    """Return tokens as nodes keep them."""
+    return np.asarray(tokens, np.int32).tobytes()
+
+
+def walk(node: RadixNode, data: bytes) -> tuple[list[RadixNode], int]:
+    """Follow the tokens of `data` down from the end of `node`; return the nodes entered and the tokens matched.
+
+    Cost: a dictionary look-up and a comparison of memory per node; only in the last one a difference is searched.
+    """
+    tokens = memoryview(data).cast("i")
+    count, begin, at = len(tokens), node.end, 0
+    starts_with = data.startswith
+    path: list[RadixNode] = []
+    while at < count:
+        child = node.children.get(tokens[at])
+        if child is None:
+            break
+        path.append(child)
+        if not starts_with(child.data, at * TOKEN_BYTES):
+            at += common_len(child.data, data[at * TOKEN_BYTES :])
+            break
+        at = child.end - begin
+        node = child
+    return path, at
+
+
+def common_len(left: bytes, right: bytes) -> int:
+    """Return how many leading tokens two runs of tokens have in common."""
+    count = min(len(left), len(right)) // TOKEN_BYTES
+    differs = np.frombuffer(left, np.int32, count) != np.frombuffer(right, np.int32, count)
     first = int(differs.argmax()) if count else 0
     return first if count and differs[first] else count
 
@@ -66,9 +113,11 @@ def node_problems(node: RadixNode, spec: KVSpec) -> list[str]:
         if len(owned) != expected:
             problems.append(f"{name} owns {len(owned)} pages of group {group} and should own {expected}")
     for first, child in node.children.items():
-        if child.parent is not node or child.start != node.end or int(child.tokens[0]) != first:
+        if child.parent is not node or child.start != node.end or child.first_token != first:
             problems.append(f"{name} has a child at {child.start} that does not continue it")
-    if node.parent is not None and len(node.tokens) == 0:
+    if len(node.data) != (node.end - node.start) * TOKEN_BYTES:
+        problems.append(f"{name} holds {len(node.data) // TOKEN_BYTES} tokens")
+    if node.parent is not None and not node.data:
         problems.append(f"{name} is empty")
     if node.locks < 0 or (node.locks and node.end % spec.page_len):
         problems.append(f"{name} has {node.locks} locks and does not end at a page boundary")

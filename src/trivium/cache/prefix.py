@@ -44,6 +44,10 @@ class PrefixIndex(Protocol):
         """
         ...
 
+    def match_len(self, tokens: TokenArray, namespace: Hashable, max_len: int) -> int:
+        """Return the length of what `match` would find, without looking for its pages where lengths alone tell."""
+        ...
+
     def lock(self, match: PrefixMatch, namespace: Hashable) -> Any:
         """Keep the place where the whole pages of `match` end, and return it; `insert` goes on from there."""
         ...
@@ -96,6 +100,11 @@ class NoPrefixIndex:
         """Find nothing."""
         del tokens, namespace, max_len
         return PrefixMatch(0, tuple([] for _ in range(self._num_groups)), [])
+
+    def match_len(self, tokens: TokenArray, namespace: Hashable, max_len: int) -> int:
+        """Find nothing."""
+        del tokens, namespace, max_len
+        return 0
 
     def lock(self, match: PrefixMatch, namespace: Hashable) -> None:
         """Keep nothing."""

@@ -13,17 +13,19 @@ tokens of the path in that page, also of those in nodes above::
     owned page indices    of a leaf [s, e):  [s // page_len, ceil(e / page_len))
                           of an inner node:  [s // page_len, e // page_len)
 
-So a page is never in two nodes, and dropping page i of a leaf drops the tokens of page i. Why eviction may simply
-take the page whose last user left first: whoever uses a page also uses the pages before it on the path, and gives
-them back last page first. The oldest evictable page of a full group is therefore the last page of a leaf.
-Window groups may lose any page (`NO_PAGE` in its place), since a match only needs those behind its end.
+So a page is never in two nodes, and dropping the last pages of a leaf drops the tokens in them. Whoever uses a page
+also uses those before it on its path, so what nobody uses of a full group lies at the ends of leaves, and eviction
+takes it from there. Window groups may lose any page (`NO_PAGE` in its place), since a match only needs those behind
+its end.
 
 Source: Zheng et al. 2024, SGLang: RadixAttention, section 3; ownership by last token is ours.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Hashable, Iterator, Sequence
+from itertools import count
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,7 +33,8 @@ import numpy as np
 from trivium.base.errors import InternalError, ensure
 from trivium.base.ids import PageId
 from trivium.base.intmath import ceil_div
-from trivium.cache.node import RadixNode, common_len, node_problems
+from trivium.cache.evict import EvictionQueue
+from trivium.cache.node import TOKEN_BYTES, RadixNode, node_problems, token_bytes, walk
 from trivium.cache.pages import NO_PAGE, PagePool
 from trivium.cache.prefix import PrefixMatch
 from trivium.cache.spec import KVSpec
@@ -45,8 +48,9 @@ class RadixTree:
     """Prefix index over the pages of `pools`, one pool per KV group.
 
     Invariants (see `check`):
-        - Each cached page has exactly one owner, which knows it at its index.
+        - Each cached page has exactly one owner.
         - A locked node ends at a page boundary, and its path stays while it is locked.
+        - Whatever can be evicted is queued, or waits for the page that keeps it.
     """
 
     def __init__(self, spec: KVSpec, pools: Sequence[PagePool]) -> None:
@@ -54,51 +58,52 @@ class RadixTree:
         self._page_len = spec.page_len
         self._pools = tuple(pools)
         self._roots: dict[Hashable, RadixNode] = {}
-        self._owners: tuple[list[RadixNode | None], ...] = tuple([None] * pool.num_pages for pool in pools)
-        self._has_full_group = any(group.window is None for group in spec.groups)
+        self._uses = count(1)
+        windows = [group.window for group in spec.groups]
+        self._widest = max((window for window in windows if window is not None), default=0)
+        self._full = next((idx for idx, window in enumerate(windows) if window is None), None)
+        leaves = EvictionQueue()
+        # Full groups lose the same pages, so they have one queue between them; a window group has its own.
+        self._queues = tuple(leaves if window is None else EvictionQueue() for window in windows)
 
     # -- matching ---------------------------------------------------------------------------------------------
 
     def match(self, tokens: TokenArray, namespace: Hashable, max_len: int) -> PrefixMatch:
         """Find the longest usable cached prefix of `tokens`, at most `max_len` tokens.
 
-        Cost: O(matched tokens), vectorised per node.
+        Cost: a look-up and a comparison of memory per node on the path; O(matched pages).
         """
         root = self._roots.get(namespace)
         if root is None or max_len <= 0:
             return PrefixMatch(0, tuple([] for _ in self._pools), [])
-        path, matched = self._walk(root, tokens[:max_len])
+        path, matched = walk(root, token_bytes(tokens[:max_len]))
         pages = self._pages_of(path, matched)
         length = usable_len(pages, self._spec, matched)
         return PrefixMatch(length, self._needed(pages, length), path)
 
-    def _walk(self, node: RadixNode, tokens: TokenArray) -> tuple[list[RadixNode], int]:
-        """Follow `tokens` down from the end of `node`; return the nodes entered and the tokens matched."""
-        path: list[RadixNode] = []
-        matched = 0
-        while matched < len(tokens):
-            child = node.children.get(int(tokens[matched]))
-            if child is None:
-                break
-            path.append(child)
-            common = common_len(child.tokens, tokens[matched:])
-            matched += common
-            if common < len(child.tokens):
-                break
-            node = child
-        return path, matched
+    def match_len(self, tokens: TokenArray, namespace: Hashable, max_len: int) -> int:
+        """Return the length of what `match` would find.
+
+        Cost: that of the walk alone when no group has a window.
+        """
+        root = self._roots.get(namespace)
+        if root is None or max_len <= 0:
+            return 0
+        if self._widest:
+            return self.match(tokens, namespace, max_len).length
+        return walk(root, token_bytes(tokens[:max_len]))[1]
 
     def _pages_of(self, path: list[RadixNode], matched: int) -> tuple[list[PageId], ...]:
         """Per group, the pages of [0, matched) along a path from the root."""
-        count = ceil_div(matched, self._page_len)
-        found: tuple[list[PageId], ...] = tuple([] for _ in self._pools)
-        for group, pages in enumerate(found):
-            for node in path:
-                pages.extend(node.pages[group])
-            if len(pages) < count:
+        num_pages = ceil_div(matched, self._page_len)
+        found = []
+        for group in range(len(self._pools)):
+            pages = _owned_along(path, group)
+            if len(pages) < num_pages:
                 pages.append(self._tail_page(path[-1], group))
-            del pages[count:]
-        return found
+            del pages[num_pages:]
+            found.append(pages)
+        return tuple(found)
 
     def _tail_page(self, node: RadixNode, group: int) -> PageId:
         """Find a page below `node`, an inner node, that holds the tokens of its last, partial page.
@@ -116,12 +121,12 @@ class RadixTree:
         return NO_PAGE
 
     def _needed(self, pages: tuple[list[PageId], ...], length: int) -> tuple[list[PageId], ...]:
-        count = ceil_div(length, self._page_len)
+        num_pages = ceil_div(length, self._page_len)
         needed = []
         for group, found in zip(self._spec.groups, pages, strict=True):
             first = first_needed(length, group.window)
-            out = count if first >= length else first // self._page_len
-            needed.append([NO_PAGE] * out + found[out:count])
+            out = num_pages if first >= length else first // self._page_len
+            needed.append([NO_PAGE] * out + found[out:num_pages])
         return tuple(needed)
 
     # -- locking and inserting --------------------------------------------------------------------------------
@@ -133,24 +138,40 @@ class RadixTree:
             root = self._roots[namespace] = RadixNode.root(namespace, len(self._pools))
         node = self._node_ending_at(root, match.path, match.length // self._page_len * self._page_len)
         node.locks += 1
+        self._note_use(node)
+        # The partly shared page counts as used too, when it is the last one of its node.
+        if match.path and match.length > (match.path[-1].end - 1) // self._page_len * self._page_len:
+            match.path[-1].last_use = node.last_use
         return node
 
     def unlock(self, lock: RadixNode) -> None:
         """Release a node; whatever is empty and unused goes."""
         ensure(lock.locks > 0, "a radix node is unlocked more often than it was locked")
         lock.locks -= 1
-        self._prune(lock)
+        self._note_use(lock)
+        if not lock.locks and not lock.children:
+            self._queue_leaf(lock)
+            self._prune(lock)
+
+    def _note_use(self, node: RadixNode) -> None:
+        """Count a use of the path that ends with `node`.
+
+        Nodes above it need no note, since they go after it; but for windows, whose pages go on their own.
+        """
+        now = node.last_use = next(self._uses)
+        above = node.parent
+        while above is not None and node.end - above.end < self._widest:
+            above.last_use = now
+            above = above.parent
 
     def _node_ending_at(self, node: RadixNode, path: Sequence[RadixNode], length: int) -> RadixNode:
         """Return the node of `path` (below `node`) that ends at `length`, splitting one if need be."""
         if length == node.end:
             return node
-        for below in path:
-            if below.end == length:
-                return below
-            if below.end > length:
-                return self._split(below, length)
-        raise InternalError(f"no node of the path ends at or beyond {length}")
+        at = bisect_left(path, length, key=lambda below: below.end)
+        if at == len(path):
+            raise InternalError(f"no node of the path ends at or beyond {length}")
+        return path[at] if path[at].end == length else self._split(path[at], length)
 
     def insert(self, lock: RadixNode, locked_len: int, tokens: TokenArray, pages: Sequence[list[PageId]]) -> RadixNode:
         """Enter computed tokens behind a locked node and move the lock to the end of their last whole page.
@@ -163,73 +184,67 @@ class RadixTree:
                                              twin's, give ours back  the request stays a user
         """
         ensure(lock.end == locked_len, f"the lock ends at {lock.end} and the request says {locked_len}")
-        path, known = self._walk(lock, tokens)
+        data = token_bytes(tokens)
+        path, known = walk(lock, data)
         known += locked_len
         now = locked_len + len(tokens)
-        for node in path:
-            self._adopt(node, max(locked_len, node.start), min(known, node.end), pages)
+        self._adopt(path, locked_len // self._page_len, known // self._page_len, pages)
         if known < now:
             last = path[-1] if path else lock
             if known < last.end:
                 last = self._split(last, known)
                 path[-1] = last
-            grown = self._attach(last, tokens[known - locked_len :], pages)
+            grown = self._attach(last, token_bytes(tokens[known - locked_len :]), pages)
             if grown is not last:
                 path.append(grown)
         target = self._node_ending_at(lock, path, now // self._page_len * self._page_len)
         target.locks += 1
         self.unlock(lock)
+        self._note_use(target)
         return target
 
-    def _adopt(self, node: RadixNode, start: int, end: int, pages: Sequence[list[PageId]]) -> None:
-        """Settle the whole pages that `node` owns in [start, end): one copy stays, tree and request share it."""
-        first = node.start // self._page_len
+    def _adopt(self, path: list[RadixNode], first: int, last: int, pages: Sequence[list[PageId]]) -> None:
+        """Settle the pages [first, last) that the tree has along `path`: one copy stays, tree and request share it."""
         for group, (pool, table) in enumerate(zip(self._pools, pages, strict=True)):
-            owned = node.pages[group]
-            for idx in range(start // self._page_len, end // self._page_len):
-                ours, theirs = table[idx], owned[idx - first]
-                if ours in {theirs, NO_PAGE}:
-                    continue
-                if theirs == NO_PAGE:
-                    self._own(node, group, idx - first, ours)
-                else:
-                    pool.share(theirs)
-                    pool.give_back(ours)
-                    table[idx] = theirs
+            listed = _owned_along(path, group)[: last - first]
+            if listed == table[first:last]:
+                continue
+            ours, theirs = np.array(table[first:last], np.int32), np.array(listed, np.int32)
+            twice = (ours != theirs) & (ours != NO_PAGE) & (theirs != NO_PAGE)
+            pool.share_all(theirs[twice])
+            pool.give_back_all(ours[twice])
+            table[first:last] = np.where(twice, theirs, ours).tolist()
+            for idx in np.flatnonzero((ours != NO_PAGE) & (theirs == NO_PAGE)).tolist():
+                self._return_page(path, group, first + idx, table[first + idx])
 
-    def _own(self, node: RadixNode, group: int, at: int, page: PageId) -> None:
-        self._pools[group].keep(page)
-        self._owners[group][page] = node
-        node.pages[group][at] = page
+    def _return_page(self, path: list[RadixNode], group: int, idx: int, page: PageId) -> None:
+        """Give back to the tree the page at index `idx` that it had evicted from the window."""
+        node = next(node for node in path if idx < node.start // self._page_len + len(node.pages[group]))
+        node.pages[group][idx - node.start // self._page_len] = page
+        self._pools[group].keep_all([page])
+        self._queues[group].add(node)
 
-    def _disown(self, group: int, page: PageId) -> None:
-        if page != NO_PAGE:
-            self._owners[group][page] = None
-            self._pools[group].drop(page)
-
-    def _attach(self, node: RadixNode, tokens: TokenArray, pages: Sequence[list[PageId]]) -> RadixNode:
+    def _attach(self, node: RadixNode, data: bytes, pages: Sequence[list[PageId]]) -> RadixNode:
         """Enter tokens behind the end of `node`: in place when it is an unlocked leaf, else as a new child."""
-        start = node.end
-        end = start + len(tokens)
+        first = node.end // self._page_len
         if node.parent is not None and not node.children and node.locks == 0:
-            node.tokens = np.concatenate((node.tokens, tokens))
+            kept = first - node.start // self._page_len
+            for pool, owned in zip(self._pools, node.pages, strict=True):
+                pool.drop_all(owned[kept:])
+                del owned[kept:]
+            node.replace_tokens(node.data + data, node.start)
             target = node
         else:
             # A leaf with a partial page is never locked, so `node` has no page for [start // page_len) itself.
-            target = RadixNode(tokens.copy(), start, tuple([] for _ in self._pools), node)
-            node.children[int(tokens[0])] = target
-        first = start // self._page_len
-        for group, table in enumerate(pages):
-            owned = target.pages[group]
-            if target is node:
-                tail = owned[first - node.start // self._page_len :]
-                del owned[first - node.start // self._page_len :]
-                for page in tail:
-                    self._disown(group, page)
-            for page in table[first : ceil_div(end, self._page_len)]:
-                owned.append(NO_PAGE)
-                if page != NO_PAGE:
-                    self._own(target, group, len(owned) - 1, page)
+            target = RadixNode(data, node.end, tuple([] for _ in self._pools), node)
+            node.children[target.first_token] = target
+        target.last_use = next(self._uses)
+        end = ceil_div(target.end, self._page_len)
+        for pool, queue, owned, table in zip(self._pools, self._queues, target.pages, pages, strict=True):
+            entered = table[first:end]
+            owned.extend(entered)
+            pool.keep_all(entered)
+            queue.add(target)
         return target
 
     def _split(self, node: RadixNode, at: int) -> RadixNode:
@@ -237,19 +252,19 @@ class RadixTree:
         parent = node.parent
         if parent is None or not node.start < at < node.end:
             raise InternalError(f"cannot split [{node.start}, {node.end}) at {at}")
-        count = at // self._page_len - node.start // self._page_len
-        upper_pages = tuple(owned[:count] for owned in node.pages)
-        upper = RadixNode(node.tokens[: at - node.start].copy(), node.start, upper_pages, parent)
-        for group, owned in enumerate(upper_pages):
-            del node.pages[group][:count]
-            for page in owned:
-                if page != NO_PAGE:
-                    self._owners[group][page] = upper
-        parent.children[int(upper.tokens[0])] = upper
-        node.tokens = node.tokens[at - node.start :].copy()
-        node.start = at
+        num_pages = at // self._page_len - node.start // self._page_len
+        cut = (at - node.start) * TOKEN_BYTES
+        upper = RadixNode(node.data[:cut], node.start, tuple(owned[:num_pages] for owned in node.pages), parent)
+        upper.last_use = node.last_use
+        for owned in node.pages:
+            del owned[:num_pages]
+        parent.children[upper.first_token] = upper
+        node.replace_tokens(node.data[cut:], at)
         node.parent = upper
-        upper.children[int(node.tokens[0])] = node
+        upper.children[node.first_token] = node
+        for group, queue in zip(self._spec.groups, self._queues, strict=True):
+            if group.window is not None:
+                queue.add(upper)
         return upper
 
     # -- evicting ---------------------------------------------------------------------------------------------
@@ -257,60 +272,106 @@ class RadixTree:
     def evict(self, group: int, count: int) -> None:
         """Drop least recently used pages until `count` pages of `group` are free, or none is evictable.
 
-        Cost: O(1) per page, plus the search of a page within its node.
+        Cost: O(log nodes) per leaf that loses pages, a few array operations for all of these.
         """
-        pool = self._pools[group]
-        while pool.num_free < count:
-            page = pool.oldest_evictable()
-            if page is None:
-                return
-            node = self._owners[group][page]
-            if node is None:
-                raise InternalError(f"cached page {page} of group {group} has no owner")
-            owned = node.pages[group]
-            at = len(owned) - 1 if owned[-1] == page else owned.index(page)
-            if self._spec.groups[group].window is None:
-                self._cut(node, node.start // self._page_len + at)
-            else:
-                owned[at] = NO_PAGE
-                self._disown(group, page)
-                self._prune(node)
+        self._wake()
+        missing = count - self._pools[group].num_free
+        if self._spec.groups[group].window is not None:
+            self._evict_window(group, missing)
+        elif missing > 0:
+            self._evict_leaves(group, missing)
 
     def flush(self) -> None:
         """Drop everything that no running request uses."""
         for group, pool in enumerate(self._pools):
             self.evict(group, pool.num_pages)
 
-    def _cut(self, node: RadixNode, idx: int) -> None:
-        """Drop page index `idx` of `node` and everything behind it (by the eviction order, nothing is)."""
-        for child in list(node.children.values()):
-            self._cut(child, child.start // self._page_len)
-        ensure(node.locks == 0, f"a locked radix node [{node.start}, {node.end}) would be evicted")
-        kept = max(0, idx - node.start // self._page_len)
-        for group, owned in enumerate(node.pages):
-            for page in owned[kept:]:
-                self._disown(group, page)
-            del owned[kept:]
-        end = idx * self._page_len
-        if end > node.start:
-            node.tokens = node.tokens[: end - node.start].copy()
-        else:
-            self._remove(node)
+    def _wake(self) -> None:
+        """Queue those whose pages came out of use since they were passed over."""
+        for pool, queue in zip(self._pools, self._queues, strict=True):
+            for node in pool.woken():
+                queue.add(node)
 
-    def _remove(self, node: RadixNode) -> None:
+    def _queue_leaf(self, node: RadixNode) -> None:
+        if self._full is not None and node.parent is not None:
+            self._queues[self._full].add(node)
+
+    def _evict_leaves(self, group: int, missing: int) -> None:
+        pool, queue = self._pools[group], self._queues[group]
+        users_of = pool.users_of
+
+        def is_unused(page: PageId) -> bool:
+            return not users_of[page]
+
+        dropped: tuple[list[PageId], ...] = tuple([] for _ in self._pools)
+        while missing > 0:
+            leaf = queue.pop()
+            if leaf is None:
+                break
+            if leaf.children or leaf.locks or not leaf.pages[group]:
+                continue
+            # Whoever uses a page uses those before it too, so the pages without users are the last ones.
+            owned = leaf.pages[group]
+            first = 0 if not users_of[owned[0]] else bisect_left(owned, 1, key=is_unused)
+            if first == len(owned):
+                pool.wait_for(owned[-1:], leaf)
+                continue
+            kept = max(first, len(owned) - missing)
+            missing -= len(owned) - kept
+            self._cut(leaf, kept, dropped)
+        for each, pages in zip(self._pools, dropped, strict=True):
+            each.drop_all(pages)
+
+    def _evict_window(self, group: int, missing: int) -> None:
+        pool, queue = self._pools[group], self._queues[group]
+        while missing > 0:
+            node = queue.pop()
+            if node is None:
+                return
+            owned = node.pages[group]
+            unused = pool.unused_of(owned)
+            # What is furthest from the end goes first: who matches the whole node needs it last.
+            gone, left = unused[:missing], unused[missing:]
+            pool.drop_all([owned[idx] for idx in gone])
+            for idx in gone:
+                owned[idx] = NO_PAGE
+            missing -= len(gone)
+            if left:
+                queue.add(node)
+            else:
+                pool.wait_for([page for page in owned if page != NO_PAGE], node)
+            self._prune(node)
+
+    def _cut(self, leaf: RadixNode, kept: int, dropped: tuple[list[PageId], ...]) -> None:
+        """Leave an unlocked leaf its first `kept` pages and their tokens; the others' pages go to `dropped`."""
+        if leaf.locks:
+            raise InternalError(f"a locked radix node [{leaf.start}, {leaf.end}) would be evicted")
+        for owned, pages in zip(leaf.pages, dropped, strict=True):
+            pages.extend(owned[kept:])
+            del owned[kept:]
+        end = (leaf.start // self._page_len + kept) * self._page_len
+        if end > leaf.start:
+            leaf.replace_tokens(leaf.data[: (end - leaf.start) * TOKEN_BYTES], leaf.start)
+            self._queue_leaf(leaf)
+        else:
+            self._remove(leaf, dropped)
+
+    def _remove(self, node: RadixNode, dropped: tuple[list[PageId], ...]) -> None:
         """Take a leaf without pages out of the tree, and the tail of its parent that was in its first page."""
         parent = node.parent
-        if parent is None or parent.children.get(int(node.tokens[0])) is not node:
+        if parent is None:
             return
-        del parent.children[int(node.tokens[0])]
+        del parent.children[node.first_token]
         node.parent = None
-        if parent.children:
+        parent.last_use = max(parent.last_use, node.last_use)
+        if parent.children or parent.locks:
             return
         if parent.parent is None:
             self._prune(parent)
         elif parent.end % self._page_len:
-            self._cut(parent, parent.end // self._page_len)
+            self._cut(parent, len(parent.pages[0]), dropped)
         else:
+            self._queue_leaf(parent)
             self._prune(parent)
 
     def _prune(self, node: RadixNode) -> None:
@@ -320,8 +381,8 @@ class RadixTree:
         if node.parent is None:
             if self._roots.get(node.namespace) is node:
                 del self._roots[node.namespace]
-        elif not self._has_full_group and all(page == NO_PAGE for owned in node.pages for page in owned):
-            self._remove(node)
+        elif self._full is None and all(page == NO_PAGE for owned in node.pages for page in owned):
+            self._remove(node, tuple([] for _ in self._pools))
 
     # -- for the accounting -----------------------------------------------------------------------------------
 
@@ -341,12 +402,26 @@ class RadixTree:
 
     def check(self) -> list[str]:
         """Re-derive the invariants of every node; return what does not hold."""
+        self._wake()
         problems = [problem for node in self.nodes() for problem in node_problems(node, self._spec)]
-        for node in self.nodes():
-            for group, owned in enumerate(node.pages):
-                problems += [
-                    f"group {group}: page {page} lies in [{node.start}, {node.end}) and is entered elsewhere"
-                    for page in owned
-                    if page != NO_PAGE and self._owners[group][page] is not node
-                ]
+        for group, queue in enumerate(self._queues):
+            is_full = self._spec.groups[group].window is None
+            problems += [
+                f"group {group}: pages of node [{node.start}, {node.end}) cannot be evicted: it is not queued"
+                for node in self.nodes()
+                if not (is_full and (node.children or node.locks))
+                and any(page != NO_PAGE for page in node.pages[group])
+                and node not in queue
+                and not any(
+                    pool.is_awaited(page) for pool, owned in zip(self._pools, node.pages, strict=True) for page in owned
+                )
+            ]
         return problems
+
+
+def _owned_along(path: Sequence[RadixNode], group: int) -> list[PageId]:
+    """Return the pages that the nodes of `path` own, in order."""
+    pages: list[PageId] = []
+    for node in path:
+        pages += node.pages[group]
+    return pages

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from trivium.base.ids import PageId
 from trivium.base.intmath import ceil_div
 from trivium.cache.pages import NO_PAGE
@@ -69,10 +71,6 @@ def _holds(run_start: int, window: int, length: int, page_len: int) -> bool:
 
 def _run_starts(pages: Sequence[PageId]) -> list[int]:
     """Per page index, where the run of held pages that ends there begins; one past it when it is not held."""
-    starts: list[int] = []
-    start = 0
-    for idx, page in enumerate(pages):
-        if page == NO_PAGE:
-            start = idx + 1
-        starts.append(start)
+    missing = np.array(pages, np.int32) == NO_PAGE
+    starts: list[int] = np.maximum.accumulate(np.where(missing, np.arange(1, len(pages) + 1), 0)).tolist()
     return starts

@@ -260,18 +260,40 @@ def test_a_tree_of_windows_only_forgets_nodes_without_pages() -> None:
     assert rig.cache.pools[0].num_free == 32
 
 
-def test_a_page_evicted_before_those_behind_it_takes_them_along() -> None:
-    rig = Rig()
-    for last in (7, 8):
-        rig.run([1, 2, 3, 4, 5, 6, last, 9, 10])
-    pool = rig.cache.pools[0]
-    for page in pool.evictable_pages()[:-1]:
-        pool.share(page)
-        pool.give_back(page)
-    rig.cache.index.evict(0, pool.num_free + 1)
-    assert rig.hit([1, 2, 3, 4, 5, 6, 7, 9, 10]) == 0
-    assert pool.num_free == 32
+def test_a_leaf_whose_end_is_being_copied_is_passed_over_and_goes_once_it_was() -> None:
+    rig = Rig(num_pages=8)
+    rig.run(range(6))
+    rig.run([50, 51, 52])
+    copying = rig.start([0, 1, 2, 3, 4, 90])
+    assert copying.sources != []
+    rig.cache.index.evict(0, 8)
+    assert (rig.hit(range(6)), rig.hit([50, 51, 52])) == (6, 0)
     rig.assert_sound()
+    rig.stop(copying)
+    rig.cache.index.evict(0, 8)
+    assert rig.cache.pools[0].num_free == 8
+    rig.assert_sound()
+
+
+def test_many_pages_of_many_leaves_go_at_once() -> None:
+    rig = Rig(num_pages=200)
+    for first in range(20):
+        rig.run([first, *range(100, 130)])
+    rig.cache.index.evict(0, 120)
+    assert rig.cache.pools[0].num_free == 120
+    assert [rig.hit([first, *range(100, 130)]) for first in (9, 10, 11)] == [0, 31, 31]
+    rig.assert_sound()
+
+
+def test_lengths_alone_are_found_as_matches_are() -> None:
+    for spec in (FULL, MIXED):
+        rig = Rig(spec)
+        rig.run(range(10))
+        tree = rig.cache.index
+        for tokens, longest in ((range(10), 10), (range(10), 7), ([0, 1, 9], 3), ([7], 1), (range(4), 0)):
+            expected = tree.match(array(tokens), (), longest).length
+            assert tree.match_len(array(tokens), (), longest) == expected
+        assert tree.match_len(array(range(10)), "other", 10) == 0
 
 
 def test_a_short_branch_inside_a_page_is_found_through_longer_ones() -> None:

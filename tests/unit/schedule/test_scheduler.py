@@ -398,7 +398,9 @@ def test_pages_whose_copies_were_not_executed_are_never_entered() -> None:
     assert bench.scheduler.next() is not None
     index = request.held.lock
     (tail,) = index.children.values()
-    bench.scheduler._cache.index._cut(tail, 2)  # type: ignore[attr-defined]
+    cache, dropped = bench.scheduler._cache, ([],)
+    cache.index._cut(tail, 0, dropped)  # type: ignore[attr-defined]
+    cache.pools[0].drop_all(*dropped)
     bench.scheduler.abort(request)
     assert bench.scheduler.check() == []
     assert bench.scheduler.stats().pages_cached == 2
