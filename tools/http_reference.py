@@ -11,7 +11,7 @@ from typing import Any
 
 from trivium.base.errors import TriviumError
 from trivium.server import job, tables
-from trivium.server.auth import ADMIN_PATHS, OPEN_PATHS
+from trivium.server.auth import ADMIN_PATHS, OPEN_PATHS, OWNED_PREFIX
 from trivium.server.openapi import openapi_document
 from trivium.server.telemetry import documented_metrics
 
@@ -84,8 +84,16 @@ def routes() -> Iterator[tuple[str, str, str]]:
     for path, operations in openapi_document()["paths"].items():
         for method in ("get", "post"):
             if method in operations:
-                key = "none" if path in OPEN_PATHS else "admin key" if path in ADMIN_PATHS else "API key, if any is set"
-                yield f"{method.upper()} `{path}`", key, operations[method]["summary"]
+                yield f"{method.upper()} `{path}`", key_of(path), operations[method]["summary"]
+
+
+def key_of(path: str) -> str:
+    """Say which key a path wants."""
+    if path in OPEN_PATHS:
+        return "none"
+    if path in ADMIN_PATHS:
+        return "admin key"
+    return "API key, if any is set" + (", or admin key" if path.startswith(OWNED_PREFIX) else "")
 
 
 def unsupported() -> Iterator[tuple[str, str, str]]:

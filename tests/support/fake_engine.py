@@ -11,12 +11,15 @@ import asyncio
 import codecs
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
+
+import msgspec
 
 from trivium.base.errors import EngineDeadError, TemplateError, TriviumError
 from trivium.config.model import LayerConfig, ModelConfig, RopeConfig
 from trivium.config.sampling import SamplingParams
-from trivium.engine.messages import Delta
+from trivium.engine.messages import AnswerReport, Delta
 from trivium.sampling.batch import TokenLogprobs
 from trivium.server.served import ServedModel
 
@@ -138,6 +141,9 @@ class FakeEngine:
         """Indices of submissions that are accepted many turns of the event loop later than the others."""
         self.hold_after: int | None = None
         """Tokens after which every answer waits for `release`."""
+        self.reports: list[AnswerReport] = []
+        """What it says of its open answers."""
+        self.tell_end: Callable[[AnswerReport], None] = lambda report: None
         self.release = asyncio.Event()
         self.held = asyncio.Event()
         """Set when the first answer waits."""
@@ -157,9 +163,16 @@ class FakeEngine:
         if request_id in self.open_ids:
             self.aborted.append(request_id)
 
-    async def call(self, name: str) -> dict[str, Any]:
+    async def call(self, name: str, arguments: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
         self.calls.append(name)
+        if name == "answers":
+            wanted = arguments["request_ids"]
+            shown = [one for one in self.reports if wanted is None or one.request_id in wanted]
+            return {"answers": msgspec.to_builtins(shown)}
         return {"flushed": True}
+
+    def watch_ends(self, on_ended: Callable[[AnswerReport], None]) -> None:
+        self.tell_end = on_ended
 
     async def submit(
         self,

@@ -123,6 +123,8 @@ class ServerOptions:
     """Seconds without a sign of the engine's loop after which /health is no longer 200."""
     drain_timeout_s: float = 30.0
     """Seconds that running requests get after SIGTERM."""
+    request_history: int = 1000
+    """Finished requests whose timelines GET /v1/requests/{id} still shows; 0 keeps none."""
     ssl_certfile: Path | None = None
     """TLS certificate chain (PEM)."""
     ssl_keyfile: Path | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from trivium.base.errors import EngineDeadError, InternalError
 from trivium.engine.messages import Call, Reply
@@ -16,7 +16,9 @@ class CallTable:
         self._open: dict[int, asyncio.Future[dict[str, object]]] = {}
         self._next_id = 0
 
-    async def ask(self, name: str, send: Callable[[Call], None], *, timeout_s: float) -> dict[str, object]:
+    async def ask(
+        self, name: str, arguments: Mapping[str, object], send: Callable[[Call], None], *, timeout_s: float
+    ) -> dict[str, object]:
         """Send a call and wait for its reply.
 
         Raises:
@@ -28,7 +30,7 @@ class CallTable:
         answer: asyncio.Future[dict[str, object]] = asyncio.get_running_loop().create_future()
         self._open[call_id] = answer
         try:
-            send(Call(call_id, name))
+            send(Call(call_id, name, dict(arguments)))
             return await asyncio.wait_for(answer, timeout_s)
         except TimeoutError:
             raise EngineDeadError(f"the engine did not answer '{name}' within {timeout_s:g} s") from None

@@ -16,7 +16,8 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from trivium.base.errors import EngineDeadError, TriviumError
@@ -24,6 +25,7 @@ from trivium.engine.calls import CallTable
 from trivium.engine.incarnation import Incarnation
 from trivium.engine.messages import (
     Abort,
+    AnswerReport,
     Delta,
     Deltas,
     Drain,
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     from trivium.config.sampling import SamplingParams
 
 logger = logging.getLogger(__name__)
+
+OnEnded = Callable[[AnswerReport], None]
 
 _WATCH_S = 0.2
 _BACKOFF_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -80,6 +84,7 @@ class EngineClient:
         self._seeds = random.Random(seed)  # noqa: S311  (sampling seeds, not secrets)
         self._timeout_s = heartbeat_timeout_s
         self._on_progress = on_progress
+        self._on_ended: OnEnded | None = None
         self._streams = StreamTable()
         self._calls = CallTable()
         self._engine: Incarnation | None = None
@@ -107,6 +112,10 @@ class EngineClient:
             stats=self._stats,
             error=self._error,
         )
+
+    def watch_ends(self, on_ended: OnEnded) -> None:
+        """Tell `on_ended` of every answer that ends, aborted ones included, before its last news are read."""
+        self._on_ended = on_ended
 
     async def start(self) -> None:
         """Start the engine process; returns before it is ready."""
@@ -162,14 +171,16 @@ class EngineClient:
         if self._engine is not None and self._is_ready:
             self._engine.send(Abort([request_id]))
 
-    async def call(self, name: str, *, timeout_s: float = 10.0) -> dict[str, object]:
-        """Ask the engine for `stats`, `check`, `flush` or `info`.
+    async def call(
+        self, name: str, arguments: Mapping[str, object] = MappingProxyType({}), *, timeout_s: float = 10.0
+    ) -> dict[str, object]:
+        """Ask the engine for something that is not a request; see `EngineLoop.call`.
 
         Raises:
             EngineDeadError: There is no engine, or it does not answer in time.
             InternalError: The engine could not do it.
         """
-        return await self._calls.ask(name, self._ready_engine().send, timeout_s=timeout_s)
+        return await self._calls.ask(name, arguments, self._ready_engine().send, timeout_s=timeout_s)
 
     async def drain(self, timeout_s: float) -> bool:
         """Let open requests finish and the engine exit; returns whether it did within the time."""
@@ -228,8 +239,7 @@ class EngineClient:
     def _take(self, message: FromEngine) -> None:
         match message:
             case Deltas():
-                for news in message.deltas:
-                    self._streams.feed(news)
+                self._hear(message)
             case Heartbeat():
                 self._beat(message)
             case Refused():
@@ -247,6 +257,12 @@ class EngineClient:
             case Fatal():
                 self._fatal = error_from(message.kind, message.message)
                 self._error = message.message
+
+    def _hear(self, message: Deltas) -> None:
+        if self._on_ended is not None:
+            for ended in message.ended:
+                self._on_ended(ended)
+        self._streams.feed_all(message.deltas)
 
     def _beat(self, message: Heartbeat) -> None:
         self._last_pulse_s = time.monotonic()

@@ -9,8 +9,9 @@ import queue
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from trivium.base.errors import CapacityError, EngineDeadError, RequestError, TriviumError
@@ -96,15 +97,17 @@ class LocalEngine:
         """End a request; unknown ids are ignored."""
         self._inbox.put(lambda: self._loop.abort([request_id]))
 
-    async def call(self, name: str, *, timeout_s: float = 10.0) -> dict[str, object]:
-        """Ask for `stats`, `check`, `flush` or `info`.
+    async def call(
+        self, name: str, arguments: Mapping[str, object] = MappingProxyType({}), *, timeout_s: float = 10.0
+    ) -> dict[str, object]:
+        """Ask for something that is not a request; see `EngineLoop.call`.
 
         Raises:
             EngineDeadError: The loop does not answer in time.
             InternalError: The name is unknown, or the call failed.
         """
         answer: asyncio.Future[dict[str, object]] = asyncio.get_running_loop().create_future()
-        self._inbox.put(lambda: self._answer(name, answer))
+        self._inbox.put(lambda: self._answer(name, arguments, answer))
         try:
             return await asyncio.wait_for(answer, timeout_s)
         except TimeoutError:
@@ -169,9 +172,9 @@ class LocalEngine:
             refused = refusal(1, message.request_id, error)
             self._call_soon(lambda: self._streams.refuse(refused))
 
-    def _answer(self, name: str, answer: asyncio.Future[dict[str, object]]) -> None:
+    def _answer(self, name: str, arguments: Mapping[str, object], answer: asyncio.Future[dict[str, object]]) -> None:
         try:
-            result = self._loop.call(name)
+            result = self._loop.call(name, arguments)
         except TriviumError as error:
             failure = error
             self._call_soon(lambda: None if answer.done() else answer.set_exception(failure))

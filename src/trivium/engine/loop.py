@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from trivium.base.errors import DeadlineExceededError, InternalError, TriviumError, ensure
 from trivium.base.ids import FinishReason, RequestId
 from trivium.engine.admit import Answer, ModelLimits, admit
-from trivium.engine.messages import Delta, Submit
+from trivium.engine.messages import AnswerReport, Delta, Submit
 from trivium.engine.output import accepted, failed, read_step, sample_rows
+from trivium.engine.report import report, report_open
 from trivium.engine.stats import EngineStats, StepTimes
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ class EngineLoop:
         self._choices: dict[str, list[RequestId]] = {}
         self._with_deadline: set[RequestId] = set()
         self._pending: list[Delta] = []
+        self._ended: list[AnswerReport] | None = None
         self._last_step: tuple[ScheduledStep | None, list[Answer]] = (None, [])
         self._stats = EngineStats()
         self._times = StepTimes(self._stats)
@@ -77,6 +80,17 @@ class EngineLoop:
     def open_requests(self) -> Sequence[str]:
         """Ids of user requests that have not ended."""
         return tuple(self._choices)
+
+    def report_ends(self) -> None:
+        """Keep a report of every answer that ends from now on, until `take_ended`."""
+        self._ended = []
+
+    def take_ended(self) -> list[AnswerReport]:
+        """Return the reports of the answers that have ended since the last call, if they are kept."""
+        if not self._ended:
+            return []
+        ended, self._ended = self._ended, []
+        return ended
 
     def submit(self, message: Submit) -> None:
         """Queue a request; its first delta, empty, says that it was accepted.
@@ -195,6 +209,8 @@ class EngineLoop:
             del self._choices[answer.user_id]
         counts = self._stats.finished_total
         counts[reason.value] = counts.get(reason.value, 0) + 1
+        if self._ended is not None:
+            self._ended.append(report(answer, self._scheduler.recorder))
 
     def _check(self) -> None:
         for difference in self.check():
@@ -210,20 +226,25 @@ class EngineLoop:
         self._scheduler.flush()
         return {"flushed": True}
 
-    def call(self, name: str) -> dict[str, object]:
+    def answers(self, request_ids: Collection[str] | None = None) -> dict[str, object]:
+        """Describe the open answers of some requests in full, or all in short; see `report.read_reports`."""
+        return report_open(self._answers.values(), self._scheduler.recorder, request_ids)
+
+    def call(self, name: str, arguments: Mapping[str, Any] = MappingProxyType({})) -> dict[str, object]:
         """Do one of the named calls of `messages.Call`.
 
         Raises:
             InternalError: The name is unknown.
         """
-        calls: dict[str, Callable[[], dict[str, object]]] = {
+        calls: dict[str, Callable[..., dict[str, object]]] = {
             "stats": self.stats,
             "check": lambda: {"differences": self.check()},
             "flush": self.flush,
             "info": lambda: self.info,
+            "answers": self.answers,
         }
         ensure(name in calls, f"unknown engine call '{name}'; known are {', '.join(calls)}")
-        return calls[name]()
+        return calls[name](**arguments)
 
     def stats(self) -> dict[str, object]:
         """Counters and gauges, as plain values."""

@@ -11,6 +11,7 @@ import msgspec
 
 from trivium.config.sampling import SamplingParams
 from trivium.sampling.batch import TokenLogprobs
+from trivium.schedule.timeline import Timeline, WaitReason
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -41,7 +42,9 @@ class Call(msgspec.Struct, frozen=True, tag=True):
 
     call_id: int
     name: str
-    """One of `stats`, `check`, `flush`, `info`."""
+    """One of those that `EngineLoop.call` knows."""
+    arguments: dict[str, object] = {}
+    """JSON-like values by name."""
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):
@@ -78,11 +81,37 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False
     """`code` of an error in `base.errors`."""
 
 
-class Deltas(msgspec.Struct, frozen=True, tag=True):
+class AnswerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How an answer is, or was when it ended; what its client is told of it is in `Delta`."""
+
+    request_id: str
+    choice: int
+    state: str
+    """`waiting`, `running` or `finished`."""
+    waits_for: WaitReason | None
+    arrival_s: float
+    """On the engine's clock, which is the machine's monotonic one."""
+    prompt_len: int
+    cached_len: int
+    """Prompt tokens found in the cache at the first start."""
+    computed_len: int
+    output_len: int
+    max_tokens: int
+    """Most tokens that may be generated."""
+    finish_reason: str | None
+    waited: dict[WaitReason, float]
+    """Seconds by reason, a wait under way included."""
+    timeline: Timeline
+    """Empty where only a short report was asked for."""
+
+
+class Deltas(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Everything that one step produced."""
 
     epoch: int
     deltas: list[Delta]
+    ended: list[AnswerReport] = []
+    """Answers that ended since the last message, aborted ones included; known before their last delta is read."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):

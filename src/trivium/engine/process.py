@@ -78,6 +78,7 @@ class EngineProcess:
             return 1
         else:
             freeze_what_is_loaded()
+            loop.report_ends()
             self._send(Ready(self._epoch, loop.info))
             self._run(loop)
             loop.close()
@@ -104,11 +105,11 @@ class EngineProcess:
                 next_stats_s = now_s + STATS_S
                 has_moved, was_working = False, is_working
             has_moved |= self._take_messages(loop, 0 if is_working else int(PULSE_S * 500))
-            if loop.has_work:
-                has_moved = True
-                news = loop.step()
-                if news:
-                    self._send(Deltas(self._epoch, news))
+            has_moved |= loop.has_work
+            news = loop.step() if loop.has_work else []
+            ended = loop.take_ended()
+            if news or ended:
+                self._send(Deltas(self._epoch, news, ended))
 
     def _take_messages(self, loop: EngineLoop, wait_ms: int) -> bool:
         """Take what has arrived; returns whether anything had."""
@@ -144,7 +145,7 @@ class EngineProcess:
 
     def _answer(self, loop: EngineLoop, call: Call) -> Reply:
         try:
-            return Reply(self._epoch, call.call_id, loop.call(call.name))
+            return Reply(self._epoch, call.call_id, loop.call(call.name, call.arguments))
         except Exception as error:
             logger.exception("call %s failed", call.name)
             return Reply(self._epoch, call.call_id, {}, f"{type(error).__name__}: {error}")

@@ -63,7 +63,11 @@ class Recorder:
     # -- waiting ----------------------------------------------------------------------------------------------
 
     def arrived(self, request: Request) -> None:
-        """Begin a request's wait: at its arrival, or when its start was undone."""
+        """Begin a request's wait, which it has done since its arrival."""
+        self._wait_from(request, max(request.arrival_s, self._since_s))
+
+    def undone(self, request: Request) -> None:
+        """Note that a start's step was not executed; the request waits again."""
         self._wait_from(request, self._clock.now_s())
 
     def blocked(self, reason: WaitReason) -> None:
@@ -94,6 +98,16 @@ class Recorder:
     def reason_of(self, request: Request) -> WaitReason | None:
         """Return why a request waits at this moment, or `None` when it does not wait."""
         return None if request.wait is None else request.wait.own or self._reason
+
+    def waited(self, request: Request) -> dict[WaitReason, float]:
+        """Return for how many seconds a request has waited for which reason, the present wait included."""
+        sums = request.timeline.waited
+        if (wait := request.wait) is not None:
+            present = Wait(dict(wait.sums), wait.since_s, wait.reading, wait.own)
+            self._end_part(present, self._clock.now_s())
+            for reason, seconds in present.sums.items():
+                sums[reason] = sums.get(reason, 0.0) + seconds
+        return sums
 
     def count_waiting(self, num_waiting: int) -> dict[WaitReason, int]:
         """Return how many of `num_waiting` requests wait for which reason."""

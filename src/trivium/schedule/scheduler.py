@@ -102,6 +102,8 @@ class Scheduler:
             self.recorder.arrived(request)
             if self._followers_wait and request.leader is not None:
                 self.recorder.hold(request, WaitReason.PREFIX, leader=request.leader)
+        if self._running.tables.num_free == 0:  # then nobody is chosen anew, and asked why others wait
+            self.recorder.blocked(WaitReason.SEAT)
 
     def _refuse(self, requests: Sequence[Request]) -> None:
         for request in requests:
@@ -233,17 +235,16 @@ class Scheduler:
         target = len(request.tokens)
         is_at_end = target >= request.end_len and (entry.draws or request.computed_len == target)
         finish = outcome.finish or (FinishReason.LENGTH if is_at_end else None)
-        is_decode = entry.num_tokens == 1 and request.computed_len > request.prompt_len
-        if not is_decode:
+        if entry.num_tokens > 1 or request.computed_len <= request.prompt_len:  # no decode
             self.recorder.computed(request, entry.start, entry.num_tokens, chosen_s)
             if outcome.tokens:
                 self.recorder.drew_first(request)
+            if finish is None:
+                self._cache.settle(holding, computed_tokens(request))
         if finish is not None:
             self._counters.num_finished += 1
             self._leave(request, finish)
             return True
-        if not is_decode:
-            self._cache.settle(holding, computed_tokens(request))
         if self._cache.has_windows:
             self._cache.release_window(holding, request.computed_len)
         return False
@@ -257,7 +258,7 @@ class Scheduler:
                 self._running.stop(entry.request, keep=False)
                 entry.request.state = RequestState.WAITING
                 self._waiting.add(entry.request)
-                self.recorder.arrived(entry.request)
+                self.recorder.undone(entry.request)
 
     # -- looking ----------------------------------------------------------------------------------------------
 

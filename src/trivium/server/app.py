@@ -25,6 +25,7 @@ from trivium.server.generation_route import GenerationRoute
 from trivium.server.openapi import openapi_document
 from trivium.server.plain_routes import PlainRoutes
 from trivium.server.ports import ChatTemplatePort, EnginePort, TokenizerPort
+from trivium.server.request_routes import RequestRoutes
 from trivium.server.served import ServedModel
 from trivium.server.service import Service
 from trivium.server.telemetry import Telemetry
@@ -76,7 +77,7 @@ def build_app(
 
 
 def _routes(service: Service) -> list[Route]:
-    plain = PlainRoutes(service)
+    plain, requests = PlainRoutes(service), RequestRoutes(service)
 
     async def openapi(_: Request) -> Response:
         return Response(_openapi_bytes(), media_type="application/json")
@@ -96,6 +97,8 @@ def _routes(service: Service) -> list[Route]:
         Route("/live", plain.live),
         Route("/version", plain.version),
         Route("/metrics", plain.metrics),
+        Route("/v1/requests", requests.list_open),
+        Route("/v1/requests/{answer_id}", requests.one),
         Route("/v1/cache/check", plain.check_cache),
         Route("/v1/cache/flush", plain.flush_cache, methods=["POST"]),
         Route("/openapi.json", openapi),

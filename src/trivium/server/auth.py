@@ -20,7 +20,9 @@ OPEN_PATHS = frozenset({"/health", "/live"})
 """The only paths that answer without a key, spelled exactly so."""
 MIN_KEY_LEN = 8
 """Fewest characters of a key."""
-ADMIN_PATHS = frozenset({"/v1/cache/check", "/v1/cache/flush"})
+ADMIN_PATHS = frozenset({"/v1/cache/check", "/v1/cache/flush", "/v1/requests"})
+OWNED_PREFIX = "/v1/requests/"
+"""Paths below it take an API key, whose own requests they show, or an admin key, for those of all."""
 
 
 class KeyRing:
@@ -80,6 +82,8 @@ class Doorkeeper:
         """
         if path in OPEN_PATHS:
             return None
+        if path.startswith(OWNED_PREFIX) and self.is_admin(headers):
+            return _known(self._admins, headers)
         is_admin_path = path in ADMIN_PATHS
         if is_admin_path and self._admins:
             return _known(self._admins, headers)
@@ -87,6 +91,13 @@ class Doorkeeper:
         if is_admin_path:
             raise ForbiddenError("admin routes are off; start the server with --admin-key NAME=KEY")
         return caller
+
+    def is_admin(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        """Return whether the headers bring an admin key."""
+        try:
+            return bool(self._admins) and _known(self._admins, headers) is not None
+        except AuthenticationError:
+            return False
 
 
 def _known(ring: KeyRing, headers: Iterable[tuple[bytes, bytes]]) -> str:

@@ -58,6 +58,13 @@ class RouteNotFoundError(RequestError):
     code = "not_found"
 
 
+class RequestNotFoundError(RequestError):
+    """No request of that id is known to its asker."""
+
+    http_status = 404
+    code = "request_not_found"
+
+
 class MethodNotAllowedError(RequestError):
     """The route exists and does not take this method."""
 

@@ -12,7 +12,6 @@ import re
 import traceback
 import uuid
 from collections.abc import MutableMapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -22,6 +21,7 @@ from trivium.base.errors import TriviumError
 from trivium.base.log import about_request
 from trivium.server.errors import ClientGoneError, error_body, error_headers, error_status
 from trivium.server.service import Service
+from trivium.server.visit import VISIT, Visit
 
 logger = logging.getLogger(__name__)
 access_logger = logging.getLogger("trivium.access")
@@ -35,51 +35,9 @@ _ACCESS_LINE = (
     "%(method)s %(route)s %(status)s caller=%(caller)s answer=%(answer_id)s prompt=%(prompt_tokens)s "
     "completion=%(completion_tokens)s cached=%(cached_tokens)s ttft_ms=%(ttft_ms)s ms=%(ms)s error=%(error)s"
 )
+_PREFIXES = ("/v1/models/", "/v1/requests/")
+"""Routes that end with a name, which neither log nor metrics show."""
 _SAFE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
-_KEY = "trivium.visit"
-
-
-@dataclass(slots=True)
-class Visit:
-    """One HTTP exchange, as the log tells it."""
-
-    request_id: str
-    method: str
-    route: str
-    began_s: float
-    caller: str | None = None
-    answer_id: str | None = None
-    """`id` of the answer, which is also what the engine calls the request."""
-    status: int = 0
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    cached_tokens: int | None = None
-    first_token_s: float | None = None
-    error_code: str | None = None
-    """Code of an error, also of one that ended a stream after its status was sent."""
-
-    def fields(self, seconds: float) -> dict[str, str | int | float | None]:
-        """What the access log has of an exchange that took this long; `None` where something does not apply."""
-        return {
-            "request_id": self.request_id,
-            "method": self.method,
-            "route": self.route,
-            "status": self.status,
-            "caller": self.caller,
-            "answer_id": self.answer_id,
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "cached_tokens": self.cached_tokens,
-            "ttft_ms": None if self.first_token_s is None else round(self.first_token_s * 1000, 1),
-            "ms": round(seconds * 1000, 1),
-            "error": self.error_code,
-        }
-
-
-def visit_of(scope: Scope) -> Visit:
-    """Return the record of the exchange that `scope` belongs to."""
-    visit: Visit = scope[_KEY]
-    return visit
 
 
 class Gate:
@@ -103,7 +61,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         visit = self._new_visit(scope)
-        scope[_KEY] = visit
+        scope[VISIT] = visit
         request_id = (b"x-request-id", visit.request_id.encode())
 
         async def send_stamped(message: Message) -> None:
@@ -130,8 +88,9 @@ class Gate:
     def _new_visit(self, scope: Scope) -> Visit:
         path = scope["path"]
         route = path if path in self._routes else "unmatched"
-        if path.startswith("/v1/models/"):
-            route = "/v1/models/{id}"
+        for prefix in _PREFIXES:
+            if path.startswith(prefix):
+                route = prefix + "{id}"
         return Visit(_request_id(scope), scope["method"], route, self._service.clock.now_s())
 
     async def _answer_error(self, error: Exception, visit: Visit, send: Send) -> None:
@@ -142,6 +101,8 @@ class Gate:
     def _record(self, visit: Visit) -> None:
         seconds = self._service.clock.now_s() - visit.began_s
         self._service.telemetry.request_ended(visit.route, visit.status, seconds)
+        if visit.record is not None:
+            self._service.requests.end(visit.record, seconds)
         level = logging.DEBUG if visit.route in POLLED_ROUTES else logging.INFO
         if access_logger.isEnabledFor(level):
             fields = visit.fields(seconds)

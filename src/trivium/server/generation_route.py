@@ -13,7 +13,7 @@ from trivium.engine.messages import Delta
 from trivium.server.body import read_json_object
 from trivium.server.errors import ClientGoneError, error_body
 from trivium.server.events import EventStream, event
-from trivium.server.gate import Visit, log_error, send_json, visit_of
+from trivium.server.gate import log_error, send_json
 from trivium.server.generate import Collected, Counts, new_collection, run_job
 from trivium.server.http1 import SHORTCUT, Shortcut
 from trivium.server.job import Job
@@ -21,6 +21,7 @@ from trivium.server.service import Service
 from trivium.server.shapes import Usage
 from trivium.server.telemetry import TokenTimes
 from trivium.server.token_texts import TokenTexts
+from trivium.server.visit import Visit, visit_of
 
 
 class Form(Protocol):
@@ -70,6 +71,7 @@ class GenerationRoute:
         body = await read_json_object(scope, receive, max_bytes=service.options.max_body_bytes)
         job = await self._parse(service, body)
         visit.answer_id, visit.prompt_tokens = job.job_id, job.prompt_tokens
+        service.requests.begin(job, visit)
         form = self._make_form(job, service.texts, created=int(time.time()), fingerprint=service.fingerprint)
         run = _Run(service, job, form, visit)
         if job.is_stream:

@@ -12,8 +12,20 @@ from trivium.server.auth import ADMIN_PATHS, OPEN_PATHS
 from trivium.server.fields import FieldTable
 from trivium.server.shapes import ChatCompletion, Completion, Condition, ErrorAnswer, ModelCard, ModelList, Text, Tokens
 from trivium.server.tables import CHAT, COMPLETIONS, DETOKENIZE, TOKENIZE
+from trivium.server.timeline_shapes import RequestList, RequestTimeline
 
-_RECORDS = (Completion, ChatCompletion, ModelList, ModelCard, Tokens, Text, Condition, ErrorAnswer)
+_RECORDS = (
+    Completion,
+    ChatCompletion,
+    ModelList,
+    ModelCard,
+    Tokens,
+    Text,
+    Condition,
+    RequestList,
+    RequestTimeline,
+    ErrorAnswer,
+)
 _REF = "#/components/schemas/{name}"
 
 
@@ -52,7 +64,7 @@ def _paths() -> dict[str, dict[str, Any]]:
         "/v1/completions": _post("Complete prompts", "CompletionRequest", "Completion", streams=True),
         "/v1/chat/completions": _post("Answer a chat", "ChatCompletionRequest", "ChatCompletion", streams=True),
         "/v1/models": _get("List served models", "ModelList"),
-        "/v1/models/{model_id}": _with_model_id(_get("Describe a served model", "ModelCard")),
+        "/v1/models/{model_id}": _with_id("model_id", _get("Describe a served model", "ModelCard")),
         "/tokenize": _post("Text or chat to token ids", "TokenizeRequest", "Tokens"),
         "/detokenize": _post("Token ids to text", "DetokenizeRequest", "Text"),
         "/health": _get("Whether an answer can be given now", "Condition"),
@@ -60,6 +72,11 @@ def _paths() -> dict[str, dict[str, Any]]:
         "/live": _get("Whether the HTTP side runs", "Condition"),
         "/version": _get("Version of the server", None),
         "/metrics": _get("Metrics for Prometheus", None),
+        "/v1/requests": _get("List requests under way", "RequestList"),
+        "/v1/requests/{answer_id}": _with_id(
+            "answer_id",
+            _get("Show what happened to a request, to its sender or an admin", "RequestTimeline"),
+        ),
         "/v1/cache/check": _get("Derive anew who owns every page of KV memory; list the differences", None),
         "/v1/cache/flush": {"post": {"summary": "Forget unused cached prefixes", "responses": _responses(None)}},
         "/openapi.json": _get("This document", None),
@@ -85,8 +102,8 @@ def _responses(answer: str | None, *, streams: bool = False) -> dict[str, Any]:
     return {"200": success, "default": {"description": "Error", "content": error}}
 
 
-def _with_model_id(operations: dict[str, Any]) -> dict[str, Any]:
-    parameter = {"name": "model_id", "in": "path", "required": True, "schema": {"type": "string"}}
+def _with_id(name: str, operations: dict[str, Any]) -> dict[str, Any]:
+    parameter = {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
     return {**operations, "parameters": [parameter]}
 
 

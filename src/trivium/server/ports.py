@@ -7,10 +7,11 @@ fit. Nothing here knows HTTP.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from trivium.config.sampling import SamplingParams
-from trivium.engine.messages import Delta
+from trivium.engine.messages import AnswerReport, Delta
 
 
 class StatusPort(Protocol):
@@ -76,8 +77,12 @@ class EnginePort(Protocol):
         """End a request; unknown ids are ignored."""
         ...
 
-    async def call(self, name: str) -> dict[str, Any]:
-        """Ask for `stats`, `check`, `flush` or `info`."""
+    async def call(self, name: str, arguments: Mapping[str, object] = MappingProxyType({})) -> dict[str, Any]:
+        """Ask for something that is not a request; see `EngineLoop.call`."""
+        ...
+
+    def watch_ends(self, on_ended: Callable[[AnswerReport], None]) -> None:
+        """Tell `on_ended` of every answer that ends, aborted ones included, before its last news are yielded."""
         ...
 
 

@@ -13,6 +13,7 @@ from trivium.server.auth import Doorkeeper
 from trivium.server.errors import NotReadyError, ShuttingDownError
 from trivium.server.open_jobs import OpenJobs
 from trivium.server.ports import ChatTemplatePort, EnginePort, TokenizerPort
+from trivium.server.request_log import RequestLog
 from trivium.server.served import ServedModel
 from trivium.server.telemetry import Telemetry
 from trivium.server.token_texts import TokenTexts
@@ -35,9 +36,12 @@ class Service:
     clock: Clock = field(default_factory=SystemClock)
     jobs: OpenJobs = field(default_factory=OpenJobs)
     texts: TokenTexts = field(init=False)
+    requests: RequestLog = field(init=False)
 
     def __post_init__(self) -> None:
         self.texts = TokenTexts(self.tokenizer)
+        self.requests = RequestLog(self.clock, history=self.options.request_history)
+        self.engine.watch_ends(self.requests.take)
 
     @property
     def context_len(self) -> int:

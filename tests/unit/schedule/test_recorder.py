@@ -61,6 +61,19 @@ def test_a_request_without_a_seat_says_so() -> None:
     assert waited(second) == {"seat": 4.0}
 
 
+def test_a_request_that_comes_while_all_seats_are_taken_says_so() -> None:
+    bench = Bench(full_spec(), 64, max_num_seqs=1)
+    first, second = make_request("a", range(4), max_tokens=4), make_request("b", range(5, 9))
+    bench.scheduler.add(first)
+    tick(bench)
+    second.arrival_s = bench.clock.now_s()
+    bench.scheduler.add(second)
+    assert bench.scheduler.recorder.reason_of(second) is WaitReason.SEAT
+    for _ in range(4):
+        tick(bench)
+    assert waited(second) == {"seat": 3.0}
+
+
 def test_a_request_whose_kv_does_not_fit_says_so() -> None:
     bench = Bench(full_spec(4), 8, prefix_cache=False)
     first, second = make_request("a", range(20), max_tokens=3), make_request("b", range(50, 70))
@@ -119,6 +132,7 @@ def test_once_the_oldest_was_overtaken_often_enough_the_others_wait_for_their_tu
     runs, large = make_request("runs", range(4), max_tokens=24), make_request("large", range(20))
     bench.scheduler.add(runs)
     tick(bench)
+    large.arrival_s = bench.clock.now_s()
     bench.scheduler.add(large)
     large.overtaken = MAX_OVERTAKEN
     small = make_request("small", range(1))

@@ -1,0 +1,102 @@
+"""What a running server tells of its requests: timelines over HTTP, with a tiny model, a real engine and real waits."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from support.tiny_engine import deep_model
+from support.tiny_server import TinyServer, tiny_server
+
+ADMIN = {"authorization": "Bearer admin-key-0123456789"}
+SLACK_S = 1e-6
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[TinyServer]:
+    """A server that runs one answer at a time, in steps of at most 16 tokens, of a model that takes its time."""
+    flags = ("--max-num-seqs", "1", "--max-num-batched-tokens", "16", "--admin-key", "root=admin-key-0123456789")
+    with tiny_server(*flags, model=deep_model(), kv_cache_memory="32MiB") as running:
+        yield running
+
+
+def timeline(server: TinyServer, answer_id: str) -> dict[str, Any]:
+    """Return what the server says of a request that has ended, once the engine has said it too."""
+    for _ in range(200):
+        shown: dict[str, Any] = server.client.get(f"/v1/requests/{answer_id}").json()
+        if shown["answers"] and all(answer["state"] == "finished" for answer in shown["answers"]):
+            return shown
+        time.sleep(0.01)
+    raise AssertionError(f"never finished: {shown}")
+
+
+def test_a_request_runs_in_chunks_and_finds_its_prefix_the_second_time(server: TinyServer) -> None:
+    prompt = "tell me about timelines " * 4
+    num_tokens = len(server.ids(prompt))
+    first, second = (server.complete(prompt=prompt, max_tokens=4, ignore_eos=True).json() for _ in range(2))
+    shown = timeline(server, first["id"])
+    (answer,) = shown["answers"]
+    assert (shown["prompt_tokens"], shown["completion_tokens"], answer["finish_reason"]) == (num_tokens, 4, "length")
+    assert [(one["start"], one["num_tokens"]) for one in answer["chunks"]] == [
+        (start, min(16, num_tokens - start)) for start in range(0, num_tokens, 16)
+    ]
+    moments = [answer["queued_s"], *(one["at_s"] for one in answer["starts"]), answer["first_token_s"]]
+    assert moments == sorted(moments)
+    assert answer["first_token_s"] <= answer["finished_s"] <= shown["seconds"] + SLACK_S
+    assert answer["first_token_s"] <= shown["first_token_s"] + SLACK_S, "the engine has a token before the server"
+    (again,) = timeline(server, second["id"])["answers"]
+    (start,) = again["starts"]
+    assert start["cached"] == {"device": num_tokens - 1}
+    assert [one["num_tokens"] for one in again["chunks"]] == [1]
+
+
+def test_a_request_that_waits_says_for_what_and_is_listed(server: TinyServer) -> None:
+    bodies: list[Any] = []
+
+    def run(stop: int) -> None:
+        bodies.append(server.complete(prompt="wait", max_tokens=400, ignore_eos=True, seed=stop).json())
+
+    threads = [threading.Thread(target=run, args=(idx,)) for idx in range(3)]
+    for thread in threads:
+        thread.start()
+    rows: list[dict[str, Any]] = []
+    for _ in range(500):
+        rows = server.client.get("/v1/requests", headers=ADMIN).json()["data"]
+        if [row["running"] for row in rows] == [1, 0, 0] and all(row["waits_for"] == {"seat": 1} for row in rows[1:]):
+            break
+        time.sleep(0.002)
+    else:
+        raise AssertionError(rows)
+    open_one = server.client.get(f"/v1/requests/{rows[2]['id']}", headers=ADMIN).json()
+    for thread in threads:
+        thread.join()
+    assert open_one["state"] == "open"
+    assert open_one["answers"][0]["waits_for"] == "seat"
+    assert open_one["answers"][0]["waited"]["seat"] >= 0
+    assert server.client.get("/v1/requests", headers=ADMIN).json()["data"] == []
+    answers = [timeline(server, body["id"])["answers"][0] for body in bodies]
+    for answer in answers:
+        assert sum(answer["waited"].values()) == pytest.approx(answer["queue_seconds"])
+    assert sum(answer["waited"].get("seat", 0.0) > 0 for answer in answers) >= 2
+
+
+def test_choices_and_prompts_have_a_timeline_each(server: TinyServer) -> None:
+    body = server.complete(prompt=["one two three", "four"], n=2, max_tokens=2, temperature=1).json()
+    answers = timeline(server, body["id"])["answers"]
+    assert [(answer["prompt"], answer["choice"]) for answer in answers] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert all("prefix" in answer["waited"] for answer in answers if answer["choice"])
+
+
+def test_an_answer_whose_client_left_ends_as_aborted(server: TinyServer) -> None:
+    asked = {"model": "tiny", "prompt": "leave", "max_tokens": 480, "ignore_eos": True, "stream": True}
+    with server.client.stream("POST", "/v1/completions", json=asked) as response:
+        lines = (line for line in response.iter_lines() if line.startswith("data: "))
+        answer_id = json.loads(next(lines).removeprefix("data: "))["id"]
+    shown = timeline(server, answer_id)
+    assert shown["answers"][0]["finish_reason"] == "abort"
+    assert (shown["state"], shown["error"]) == ("finished", "client_gone")
