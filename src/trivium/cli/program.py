@@ -37,6 +37,8 @@ COMMANDS: tuple[Command, ...] = (
     Command(("pull",), "trivium.cli.models:pull", "Fetch a model into the cache.", "Manage models"),
     Command(("models",), "trivium.cli.models:models", "List catalog and cache.", "Manage models"),
     Command(("rm",), "trivium.cli.models:remove", "Remove a model from the cache.", "Manage models"),
+    Command(("cache", "show"), "trivium.cli.cache:show_cache", "Show what a disk cache holds.", "Manage models"),
+    Command(("cache", "wipe"), "trivium.cli.cache:wipe_cache", "Remove every page of a disk cache.", "Manage models"),
     Command(("describe",), "trivium.cli.describe:describe", "Show a model's shape, weights and options.", "Inspect"),
     Command(("doctor",), "trivium.cli.doctor:doctor", "Find what is wrong with this machine or install.", "Inspect"),
     Command(("config", "show"), "trivium.cli.show:show", "Print every option, its value and its origin.", "Inspect"),
@@ -51,6 +53,7 @@ COMMANDS: tuple[Command, ...] = (
 )
 GROUPS = ("Run a model", "Manage models", "Compile", "Inspect", "Measure")
 FAMILIES = {
+    "cache": "Prefixes kept on disk (--disk-cache).",
     "config": "Values of options and their origins.",
     "plans": "Compiled plans and packed weights in the cache.",
     "bench": "Throughput and latency.",
