@@ -26,7 +26,11 @@ from hypothesis.stateful import (
 from trivium.base.ids import PageId
 from trivium.cache.accounting import check
 from trivium.cache.kv_cache import Holding, KVCache
+from trivium.cache.node import RadixNode
+from trivium.cache.page_keys import page_keys, root_key
+from trivium.cache.page_runs import PageRun
 from trivium.cache.pages import NO_PAGE
+from trivium.cache.radix import RadixTree
 from trivium.cache.spec import KVGroup, KVSpec
 
 Path = tuple[Hashable, tuple[int, ...]]
@@ -45,6 +49,47 @@ class Running:
         self.computed_len = holding.cached_len
 
 
+class Follower:
+    """Knows the cache from what it is told alone."""
+
+    def __init__(self) -> None:
+        self.known: dict[bytes, Path] = {}
+
+    def stored(self, run: PageRun) -> None:
+        page_len = len(run.tokens) // len(run.keys)
+        assert len(run.tokens) == page_len * len(run.keys)
+        assert all(len(pages) == len(run.keys) for pages in run.pages)
+        before = self.known[run.before][1] if run.first else ()
+        assert run.first or run.before == root_key(run.namespace)
+        for idx, key in enumerate(run.keys):
+            assert key not in self.known
+            before = (*before, *run.tokens[idx * page_len : (idx + 1) * page_len].tolist())
+            self.known[key] = (run.namespace, before)
+
+    def removed(self, run: PageRun) -> None:
+        page_len = len(run.tokens) // len(run.keys)
+        for idx, key in enumerate(run.keys):
+            namespace, tokens = self.known.pop(key)
+            assert namespace == run.namespace
+            assert list(tokens[-page_len:]) == run.tokens[idx * page_len : (idx + 1) * page_len].tolist()
+
+
+def full_prefixes(tree: RadixTree, page_len: int) -> dict[bytes, Path]:
+    """Every run of full pages from a root, by the key of its last page."""
+    found: dict[bytes, Path] = {}
+
+    def visit(node: RadixNode, namespace: Hashable, before: tuple[int, ...]) -> None:
+        tokens = (*before, *node.tokens.tolist())
+        keys = page_keys(root_key(namespace), np.array(tokens, np.int32).tobytes(), page_len)
+        found.update({key: (namespace, tokens[: (idx + 1) * page_len]) for idx, key in enumerate(keys)})
+        for child in node.children.values():
+            visit(child, namespace, tokens)
+
+    for namespace, root in tree._roots.items():
+        visit(root, namespace, ())
+    return found
+
+
 class CacheStory(RuleBasedStateMachine):
     """Requests open, compute in chunks, and close, in a pool that is too small for all."""
 
@@ -56,6 +101,8 @@ class CacheStory(RuleBasedStateMachine):
         self.spec = KVSpec(tuple(groups), page_len)
         count = num_pages if page_len > 1 else 2 * num_pages
         self.cache = KVCache(self.spec, [count] * len(groups), prefix_cache=True)
+        self.follower = Follower()
+        self.cache.index.listen(self.follower)
         self.memory: list[dict[tuple[PageId, int], Path]] = [{} for _ in groups]
         self.offered: set[tuple[int, PageId, int]] = set()
         """(group, page, slot) that was entered into the index since it was written."""
@@ -150,6 +197,12 @@ class CacheStory(RuleBasedStateMachine):
     def every_page_is_accounted_for(self) -> None:
         if hasattr(self, "cache"):
             assert check(self.cache, [request.holding for request in self.live]) == []
+
+    @invariant()
+    def who_listens_knows_every_full_page(self) -> None:
+        if hasattr(self, "cache"):
+            assert isinstance(self.cache.index, RadixTree)
+            assert self.follower.known == full_prefixes(self.cache.index, self.spec.page_len)
 
     @invariant()
     def every_request_sees_its_own_past(self) -> None:

@@ -25,7 +25,7 @@ class RadixNode:
     over a thousand short nodes stays cheap.
     """
 
-    __slots__ = ("children", "data", "end", "last_use", "locks", "namespace", "pages", "parent", "start")
+    __slots__ = ("children", "data", "end", "keys", "last_use", "locks", "namespace", "pages", "parent", "start")
 
     def __init__(self, data: bytes, start: int, pages: tuple[list[PageId], ...], parent: RadixNode | None) -> None:
         self.data = data
@@ -34,6 +34,8 @@ class RadixNode:
         """Position behind the last token."""
         self.pages = pages
         """Per group, the owned pages from page index `start // page_len` on."""
+        self.keys: list[bytes] = []
+        """Those of its full pages, while someone listens (see `page_runs`); of a root, the root key."""
         self.parent = parent
         self.children: dict[int, RadixNode] = {}
         """By their first token."""
@@ -119,6 +121,9 @@ def node_problems(node: RadixNode, spec: KVSpec) -> list[str]:
         problems.append(f"{name} holds {len(node.data) // TOKEN_BYTES} tokens")
     if node.parent is not None and not node.data:
         problems.append(f"{name} is empty")
+    num_keys = node.end // spec.page_len - node.start // spec.page_len
+    if node.parent is not None and node.keys and len(node.keys) != num_keys:
+        problems.append(f"{name} has {len(node.keys)} page keys and should have {num_keys}")
     if node.locks < 0 or (node.locks and node.end % spec.page_len):
         problems.append(f"{name} has {node.locks} locks and does not end at a page boundary")
     return problems

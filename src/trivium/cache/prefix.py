@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from trivium.cache.page_runs import PageListener
+
     TokenArray = NDArray[np.int32]
 
 
@@ -81,6 +83,10 @@ class PrefixIndex(Protocol):
         """Drop everything that no running request uses."""
         ...
 
+    def listen(self, listener: PageListener) -> None:
+        """Tell `listener` from now on which full pages are stored and removed; before anything is stored."""
+        ...
+
     def held_pages(self) -> Iterator[tuple[int, PageId]]:
         """Yield every held page once, as (group, page)."""
         ...
@@ -120,6 +126,9 @@ class NoPrefixIndex:
 
     def flush(self) -> None:
         """Nothing is held."""
+
+    def listen(self, listener: PageListener) -> None:
+        """Have nothing to tell."""
 
     def held_pages(self) -> Iterator[tuple[int, PageId]]:
         """Yield nothing."""

@@ -33,14 +33,16 @@ import numpy as np
 from trivium.base.errors import InternalError, ensure
 from trivium.base.ids import PageId
 from trivium.base.intmath import ceil_div
-from trivium.cache.evict import EvictionQueue
 from trivium.cache.node import TOKEN_BYTES, RadixNode, node_problems, token_bytes, walk
+from trivium.cache.page_runs import enter_root, extend_keys, run_of
 from trivium.cache.pages import NO_PAGE, PagePool
 from trivium.cache.prefix import PrefixMatch
+from trivium.cache.shrink import TreeShrinker
 from trivium.cache.spec import KVSpec
 from trivium.cache.window import first_needed, usable_len
 
 if TYPE_CHECKING:
+    from trivium.cache.page_runs import PageListener
     from trivium.cache.prefix import TokenArray
 
 
@@ -61,10 +63,9 @@ class RadixTree:
         self._uses = count(1)
         windows = [group.window for group in spec.groups]
         self._widest = max((window for window in windows if window is not None), default=0)
-        self._full = next((idx for idx, window in enumerate(windows) if window is None), None)
-        leaves = EvictionQueue()
-        # Full groups lose the same pages, so they have one queue between them; a window group has its own.
-        self._queues = tuple(leaves if window is None else EvictionQueue() for window in windows)
+        self._listeners: list[PageListener] = []
+        self._shrinker = TreeShrinker(spec, self._pools, self._roots, self._listeners)
+        self._queues = self._shrinker.queues
 
     # -- matching ---------------------------------------------------------------------------------------------
 
@@ -136,6 +137,8 @@ class RadixTree:
         root = self._roots.get(namespace)
         if root is None:
             root = self._roots[namespace] = RadixNode.root(namespace, len(self._pools))
+            if self._listeners:
+                enter_root(root)
         node = self._node_ending_at(root, match.path, match.length // self._page_len * self._page_len)
         node.locks += 1
         self._note_use(node)
@@ -150,8 +153,8 @@ class RadixTree:
         lock.locks -= 1
         self._note_use(lock)
         if not lock.locks and not lock.children:
-            self._queue_leaf(lock)
-            self._prune(lock)
+            self._shrinker.queue_leaf(lock)
+            self._shrinker.prune(lock)
 
     def _note_use(self, node: RadixNode) -> None:
         """Count a use of the path that ends with `node`.
@@ -245,7 +248,16 @@ class RadixTree:
             owned.extend(entered)
             pool.keep_all(entered)
             queue.add(target)
+        if self._listeners:
+            self._announce(target)
         return target
+
+    def _announce(self, node: RadixNode) -> None:
+        """Say which full pages a node has gained."""
+        run = run_of(node, extend_keys(node, self._page_len), self._page_len)
+        if run is not None:
+            for listener in self._listeners:
+                listener.stored(run)
 
     def _split(self, node: RadixNode, at: int) -> RadixNode:
         """Cut `node` at `at` and return the new upper part; the lower stays the same object, and locked."""
@@ -256,6 +268,7 @@ class RadixTree:
         cut = (at - node.start) * TOKEN_BYTES
         upper = RadixNode(node.data[:cut], node.start, tuple(owned[:num_pages] for owned in node.pages), parent)
         upper.last_use = node.last_use
+        upper.keys, node.keys = node.keys[:num_pages], node.keys[num_pages:]
         for owned in node.pages:
             del owned[:num_pages]
         parent.children[upper.first_token] = upper
@@ -274,115 +287,21 @@ class RadixTree:
 
         Cost: O(log nodes) per leaf that loses pages, a few array operations for all of these.
         """
-        self._wake()
-        missing = count - self._pools[group].num_free
-        if self._spec.groups[group].window is not None:
-            self._evict_window(group, missing)
-        elif missing > 0:
-            self._evict_leaves(group, missing)
+        self._shrinker.evict(group, count)
 
     def flush(self) -> None:
         """Drop everything that no running request uses."""
         for group, pool in enumerate(self._pools):
-            self.evict(group, pool.num_pages)
+            self._shrinker.evict(group, pool.num_pages)
 
-    def _wake(self) -> None:
-        """Queue those whose pages came out of use since they were passed over."""
-        for pool, queue in zip(self._pools, self._queues, strict=True):
-            for node in pool.woken():
-                queue.add(node)
+    def listen(self, listener: PageListener) -> None:
+        """Tell `listener` from now on which full pages are stored and removed; every node keeps their keys.
 
-    def _queue_leaf(self, node: RadixNode) -> None:
-        if self._full is not None and node.parent is not None:
-            self._queues[self._full].add(node)
-
-    def _evict_leaves(self, group: int, missing: int) -> None:
-        pool, queue = self._pools[group], self._queues[group]
-        users_of = pool.users_of
-
-        def is_unused(page: PageId) -> bool:
-            return not users_of[page]
-
-        dropped: tuple[list[PageId], ...] = tuple([] for _ in self._pools)
-        while missing > 0:
-            leaf = queue.pop()
-            if leaf is None:
-                break
-            if leaf.children or leaf.locks or not leaf.pages[group]:
-                continue
-            # Whoever uses a page uses those before it too, so the pages without users are the last ones.
-            owned = leaf.pages[group]
-            first = 0 if not users_of[owned[0]] else bisect_left(owned, 1, key=is_unused)
-            if first == len(owned):
-                pool.wait_for(owned[-1:], leaf)
-                continue
-            kept = max(first, len(owned) - missing)
-            missing -= len(owned) - kept
-            self._cut(leaf, kept, dropped)
-        for each, pages in zip(self._pools, dropped, strict=True):
-            each.drop_all(pages)
-
-    def _evict_window(self, group: int, missing: int) -> None:
-        pool, queue = self._pools[group], self._queues[group]
-        while missing > 0:
-            node = queue.pop()
-            if node is None:
-                return
-            owned = node.pages[group]
-            unused = pool.unused_of(owned)
-            # What is furthest from the end goes first: who matches the whole node needs it last.
-            gone, left = unused[:missing], unused[missing:]
-            pool.drop_all([owned[idx] for idx in gone])
-            for idx in gone:
-                owned[idx] = NO_PAGE
-            missing -= len(gone)
-            if left:
-                queue.add(node)
-            else:
-                pool.wait_for([page for page in owned if page != NO_PAGE], node)
-            self._prune(node)
-
-    def _cut(self, leaf: RadixNode, kept: int, dropped: tuple[list[PageId], ...]) -> None:
-        """Leave an unlocked leaf its first `kept` pages and their tokens; the others' pages go to `dropped`."""
-        if leaf.locks:
-            raise InternalError(f"a locked radix node [{leaf.start}, {leaf.end}) would be evicted")
-        for owned, pages in zip(leaf.pages, dropped, strict=True):
-            pages.extend(owned[kept:])
-            del owned[kept:]
-        end = (leaf.start // self._page_len + kept) * self._page_len
-        if end > leaf.start:
-            leaf.replace_tokens(leaf.data[: (end - leaf.start) * TOKEN_BYTES], leaf.start)
-            self._queue_leaf(leaf)
-        else:
-            self._remove(leaf, dropped)
-
-    def _remove(self, node: RadixNode, dropped: tuple[list[PageId], ...]) -> None:
-        """Take a leaf without pages out of the tree, and the tail of its parent that was in its first page."""
-        parent = node.parent
-        if parent is None:
-            return
-        del parent.children[node.first_token]
-        node.parent = None
-        parent.last_use = max(parent.last_use, node.last_use)
-        if parent.children or parent.locks:
-            return
-        if parent.parent is None:
-            self._prune(parent)
-        elif parent.end % self._page_len:
-            self._cut(parent, len(parent.pages[0]), dropped)
-        else:
-            self._queue_leaf(parent)
-            self._prune(parent)
-
-    def _prune(self, node: RadixNode) -> None:
-        """Remove `node` if it is an unlocked leaf that holds no page any more."""
-        if node.locks or node.children:
-            return
-        if node.parent is None:
-            if self._roots.get(node.namespace) is node:
-                del self._roots[node.namespace]
-        elif self._full is None and all(page == NO_PAGE for owned in node.pages for page in owned):
-            self._remove(node, tuple([] for _ in self._pools))
+        Raises:
+            InternalError: Something is cached already, of which it would not know.
+        """
+        ensure(not self._roots, "who wants to hear what is cached must say so before anything is")
+        self._listeners.append(listener)
 
     # -- for the accounting -----------------------------------------------------------------------------------
 
@@ -402,7 +321,7 @@ class RadixTree:
 
     def check(self) -> list[str]:
         """Re-derive the invariants of every node; return what does not hold."""
-        self._wake()
+        self._shrinker.wake()
         problems = [problem for node in self.nodes() for problem in node_problems(node, self._spec)]
         for group, queue in enumerate(self._queues):
             is_full = self._spec.groups[group].window is None

@@ -399,7 +399,7 @@ def test_pages_whose_copies_were_not_executed_are_never_entered() -> None:
     index = request.held.lock
     (tail,) = index.children.values()
     cache, dropped = bench.scheduler._cache, ([],)
-    cache.index._cut(tail, 0, dropped)  # type: ignore[attr-defined]
+    cache.index._shrinker.cut(tail, 0, dropped)  # type: ignore[attr-defined]
     cache.pools[0].drop_all(*dropped)
     bench.scheduler.abort(request)
     assert bench.scheduler.check() == []
