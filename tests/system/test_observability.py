@@ -6,12 +6,14 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.tiny_engine import deep_model
 from support.tiny_server import TinyServer, tiny_server
+from trivium.engine.step_trace import FLUSH_S
 
 ADMIN = {"authorization": "Bearer admin-key-0123456789"}
 SLACK_S = 1e-6
@@ -100,3 +102,25 @@ def test_an_answer_whose_client_left_ends_as_aborted(server: TinyServer) -> None
     shown = timeline(server, answer_id)
     assert shown["answers"][0]["finish_reason"] == "abort"
     assert (shown["state"], shown["error"]) == ("finished", "client_gone")
+
+
+def test_a_killed_engine_leaves_a_trace_of_its_steps_and_the_next_one_begins_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "steps.json"
+    with tiny_server("--trace-steps", str(path)) as server:
+        server.complete(max_tokens=8, ignore_eos=True)
+        time.sleep(2 * FLUSH_S)
+        first = server.engine
+        server.complete(max_tokens=8, ignore_eos=True)
+        first.kill()
+        first.wait(10)
+        for _ in range(500):
+            if path.with_name("steps.json.1").exists() and server.client.get("/health").status_code == 200:
+                break
+            time.sleep(0.02)
+        server.complete(max_tokens=2, ignore_eos=True)
+    older = json.loads(path.with_name("steps.json.1").read_text() + "]")
+    assert {event["name"] for event in older} >= {"step", "choose", "forward", "sample", "read", "commit", "send"}
+    assert sum(event["name"] == "step" for event in older) >= 16
+    assert {event["pid"] for event in older} == {first.pid}
+    newer = json.loads(path.read_text().rstrip().removesuffix("]") + "]")  # perhaps it had time to end it
+    assert sum(event["name"] == "step" for event in newer) == 2

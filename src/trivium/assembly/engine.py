@@ -15,6 +15,8 @@ from trivium.config.sizes import format_bytes
 if TYPE_CHECKING:
     from trivium.config.model import ModelConfig
     from trivium.engine.loop import EngineLoop
+    from trivium.runtime.executor import Executor
+    from trivium.schedule.scheduler import Scheduler
     from trivium.tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -67,7 +69,7 @@ def build_engine(
     )
     ropes = tuple(dict.fromkeys(layer.rope for layer in config.layers if layer.rope is not None))
     fingerprint = model.checkpoint.fingerprint
-    return EngineLoop(
+    loop = EngineLoop(
         executor=executor,
         scheduler=scheduler,
         tokenizer=tokenizer,
@@ -97,6 +99,16 @@ def build_engine(
         clock=SystemClock(),
         check_accounting=options.cache.check_accounting,
     )
+    _trace_steps(options, loop, executor, scheduler)
+    return loop
+
+
+def _trace_steps(options: EngineOptions, loop: EngineLoop, executor: Executor, scheduler: Scheduler) -> None:
+    if options.trace.trace_steps is not None:
+        from trivium.engine.step_trace import LoopTrace, StepTrace  # noqa: PLC0415  (only when asked for)
+
+        trace = StepTrace(options.trace.trace_steps, options.trace.trace_steps_bytes)
+        LoopTrace(trace, loop, executor, scheduler)
 
 
 def _max_model_len(options: EngineOptions, config: ModelConfig, kv_tokens: int) -> int:

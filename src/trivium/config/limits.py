@@ -22,6 +22,8 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "seed": (0, (1 << 64) - 1),
     "port": (0, 65535),
     "max_body_bytes": (1024, _MAX_INT32),
+    "request_history": (0, 1 << 20),
+    "trace_steps_bytes": (1 << 16, 1 << 40),
     "keep_alive_s": (0.1, 86400.0),
     "heartbeat_timeout_s": (0.1, 86400.0),
     "drain_timeout_s": (0.0, 86400.0),

@@ -142,6 +142,16 @@ class LogOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TraceOptions:
+    """What the engine writes down about its steps."""
+
+    trace_steps: Path | None = None
+    """File for what each step did and how long it took, to open in ui.perfetto.dev; an older one becomes FILE.1."""
+    trace_steps_bytes: int = 256 * 1024 * 1024
+    """Most bytes of that file and FILE.1 together; the oldest steps are given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
     """Everything that an engine needs; `serve` adds `ServerOptions`."""
 
@@ -151,3 +161,4 @@ class EngineOptions:
     cache: CacheOptions = field(default_factory=CacheOptions)
     schedule: ScheduleOptions = field(default_factory=ScheduleOptions)
     log: LogOptions = field(default_factory=LogOptions)
+    trace: TraceOptions = field(default_factory=TraceOptions)

@@ -26,6 +26,7 @@ from trivium.engine.stats import EngineStats, StepTimes
 if TYPE_CHECKING:
     from trivium.base.clock import Clock
     from trivium.config.sampling import SamplingParams
+    from trivium.engine.step_trace import StepTrace
     from trivium.runtime.executor import Executor
     from trivium.schedule.decision import ScheduledStep
     from trivium.schedule.request import Request
@@ -68,6 +69,8 @@ class EngineLoop:
         self._pending: list[Delta] = []
         self._ended: list[AnswerReport] | None = None
         self._last_step: tuple[ScheduledStep | None, list[Answer]] = (None, [])
+        self.trace: StepTrace | None = None
+        """Where its steps are written down, if anywhere."""
         self._stats = EngineStats()
         self._times = StepTimes(self._stats)
 
@@ -264,3 +267,5 @@ class EngineLoop:
     def close(self) -> None:
         """Give back the executor's memory and threads."""
         self._executor.close()
+        if self.trace is not None:
+            self.trace.close()

@@ -79,6 +79,8 @@ class EngineProcess:
         else:
             freeze_what_is_loaded()
             loop.report_ends()
+            if loop.trace is not None:
+                loop.trace.watch(self, "_send", "send")
             self._send(Ready(self._epoch, loop.info))
             self._run(loop)
             loop.close()
