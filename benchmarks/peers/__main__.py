@@ -20,17 +20,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.peers import models, record, report, rounds
+from benchmarks.peers import models, promises, record, report, rounds
 from benchmarks.peers.engines.engine import Engine
 from benchmarks.peers.engines.llama_cpp import LlamaCpp, LlamaCppAvx2
 from benchmarks.peers.engines.openvino import OpenVino
 from benchmarks.peers.engines.trivium import OwnVariant, Trivium
 from benchmarks.peers.engines.vllm import Vllm
-from benchmarks.peers.points import POINTS, SUITES, choose
+from benchmarks.peers.points import PLAIN_SUITES, POINTS, SUITES, Point, choose
+from benchmarks.peers.prompts import recorded_wheel
 from benchmarks.peers.record import OURS, Record
 from benchmarks.peers.servers import ServerFailedError, Servers
-from benchmarks.peers.turns import Place, Turn, load_program, take
+from benchmarks.peers.turns import Place, Turn, client_program, take
 from benchmarks.peers.workdir import JobFailedError, WorkDir, say
+from benchmarks.workloads.shapes import Recorded
 from trivium.base.errors import TriviumError
 from trivium.weights.store import cache_directory
 
@@ -90,7 +92,12 @@ def _add_run(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--model", default="smollm2", help="catalog name, a name of benchmarks/models.toml, or a .gguf file"
     )
-    made.add_argument("--suite", type=_list, default=list(SUITES), help=f"of {', '.join(SUITES)} (default: all)")
+    made.add_argument(
+        "--suite",
+        type=_list,
+        default=list(PLAIN_SUITES),
+        help=f"of {', '.join(SUITES)} (default: {', '.join(PLAIN_SUITES)})",
+    )
     made.add_argument("--points", type=_list, default=[], help=f"only these, by name or last word: {names}")
     made.add_argument("--rounds", type=int, default=5, help="how often every engine is measured at every point")
     made.add_argument("--formats", type=_list, default=[], help="weight formats of peers to measure (default: all)")
@@ -130,6 +137,7 @@ def _add_serve(made: argparse.ArgumentParser) -> None:
 def _add_load(made: argparse.ArgumentParser) -> None:
     made.add_argument("url", help="base URL, without /v1")
     made.add_argument("--model", default="smollm2", help="the model it serves; says which tokens prompts are made of")
+    made.add_argument("--suite", type=_list, default=["online"], help=f"of {', '.join(SUITES)} (default: online)")
     made.add_argument("--points", type=_list, default=[], help="HTTP points by name or last word (default: all)")
     made.set_defaults(command=_load)
 
@@ -138,6 +146,7 @@ def _add_report(made: argparse.ArgumentParser) -> None:
     made.add_argument("results", nargs="+", type=Path, help="JSON lines")
     made.add_argument("--markdown", type=Path, help="file for the tables (default: standard output)")
     made.add_argument("--plot", type=Path, help="file for the plot (.svg, .png, .pdf); needs the bench extra")
+    made.add_argument("--judge", action="store_true", help="exit status 1 when a promise is missed or not measured")
     made.add_argument(
         "--most-others", type=float, default=0.15, help="share of the processors others may take in a run"
     )
@@ -220,6 +229,7 @@ def _run(options: argparse.Namespace) -> int:
         lock=options.lock,
         threads=options.threads,
         servers=servers,
+        recorded=_recorded(work, points, options.python),
         limit_s=options.limit,
     )
     records: list[Record] = []
@@ -239,6 +249,10 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _recorded(work: WorkDir, points: Sequence[Point], python: str) -> Path | None:
+    return recorded_wheel(work, python) if any(isinstance(point.shape, Recorded) for point in points) else None
+
+
 def _line(made: Record) -> str:
     told = f"{made.tokens_per_s:8.1f} tok/s" if made.tokens_per_s is not None else f"failed: {made.error}"
     state = f"stream {made.stream_gb_per_s or 0:.1f} GB/s, others {made.others_cpu_share or 0:.0%}"
@@ -251,8 +265,8 @@ def _serve(options: argparse.Namespace) -> int:
     point = replace(
         next(point for point in POINTS if point.suite == "online"),
         concurrency=options.concurrency,
-        prompt_len=max(point.prompt_len for point in POINTS),
-        output_len=max(point.output_len for point in POINTS),
+        prompt_len=max(point.prompt_len for point in POINTS if point.shape is None),
+        output_len=max(point.output_len for point in POINTS if point.shape is None),
     )
     variant = options.format or engine.variants(model, point)[0]
     if variant not in engine.variants(model, point):
@@ -269,10 +283,19 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _load(options: argparse.Namespace) -> int:
-    words = models.one_token_words(_work(options), models.find(options.model))
-    for point in (point for point in choose(["online"], options.points)):
+    work, model = _work(options), models.find(options.model)
+    points = [point for point in choose(options.suite, options.points) if point.way == "http"]
+    place = Place(
+        work=work,
+        model=model,
+        lock=Path(os.devnull),
+        threads=options.threads,
+        servers=Servers(),
+        recorded=_recorded(work, points, options.python),
+    )
+    for point in points:
         say(point.name)
-        program = load_program(options.url, words, point, time.time_ns() % 2**32)
+        program = client_program(place, options.url, point, time.time_ns() % 2**32)
         subprocess.run(program.command, check=True)  # noqa: S603
     return 0
 
@@ -286,7 +309,7 @@ def _report(options: argparse.Namespace) -> int:
         options.markdown.write_text(text, encoding="utf-8")
     if options.plot is not None:
         report.plot(records, options.most_others, options.plot)
-    return 0
+    return 0 if not options.judge or promises.are_kept(records, options.most_others) else 1
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ import argparse
 import asyncio
 import json
 import time
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
 
 def figures(results: list[Measured], seconds: float, options: argparse.Namespace) -> dict[str, Any]:
     """Reduce results to what a record holds."""
-    errors = list(faults(results, options.prompt_len, options.output_len))
+    errors = list(faults(results, Lengths(options.prompt_len, options.output_len)))
     if errors:
         return {"error": f"{len(errors)} of {len(results)} requests: {errors[0]}"}
     summary = asdict(summarize(results, seconds, concurrency=options.concurrency, price_per_hour=None))
@@ -64,17 +64,27 @@ def figures(results: list[Measured], seconds: float, options: argparse.Namespace
     return {"tokens_per_s": rate, "figures": {"seconds": seconds, **kept}}
 
 
-def faults(results: list[Measured], prompt_len: int, output_len: int) -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """What a comparable answer has."""
+
+    prompt_len: int
+    output_len: int
+    may_be_cached: bool = False
+    """Whether caches are meant to help."""
+
+
+def faults(results: Sequence[Measured], lengths: Lengths) -> Iterator[str]:
     """Yield what is wrong with each request that is not comparable."""
     for result in results:
         if result.error is not None:
             yield result.error
-        elif result.completion_tokens != output_len:
-            yield f"{result.completion_tokens} tokens were generated, not {output_len}"
-        elif result.prompt_tokens not in {0, prompt_len}:  # 0: the server does not count them
-            yield f"the server counted {result.prompt_tokens} prompt tokens, not {prompt_len}"
-        elif result.is_cached:
-            yield f"{result.cached_tokens} of {prompt_len} prompt tokens came from a cache"
+        elif result.completion_tokens != lengths.output_len:
+            yield f"{result.completion_tokens} tokens were generated, not {lengths.output_len}"
+        elif result.prompt_tokens not in {0, lengths.prompt_len}:  # 0: the server does not count them
+            yield f"the server counted {result.prompt_tokens} prompt tokens, not {lengths.prompt_len}"
+        elif result.is_cached and not lengths.may_be_cached:
+            yield f"{result.cached_tokens} of {lengths.prompt_len} prompt tokens came from a cache"
 
 
 async def _run(options: argparse.Namespace) -> tuple[list[Measured], float]:
@@ -98,12 +108,13 @@ async def _answer_all(
 
     async def answer(prompt: list[int]) -> Measured:
         async with gate:
-            return await measure(client, "/v1/completions", _body(model, prompt, output_len), timeout_s=_TIMEOUT_S)
+            return await measure(client, "/v1/completions", body_of(model, prompt, output_len), timeout_s=_TIMEOUT_S)
 
     return await asyncio.gather(*map(answer, prompts))
 
 
-def _body(model: str, prompt: list[int], output_len: int) -> dict[str, Any]:
+def body_of(model: str, prompt: list[int], output_len: int) -> dict[str, Any]:
+    """Return a request for a streamed answer of exactly that length."""
     return {
         "model": model,
         "prompt": prompt,

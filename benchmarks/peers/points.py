@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from benchmarks.workloads.shapes import Mixed, MultiTurn, Rag, Recorded, Shape, SharedPrefix
+
 Way = Literal["process", "http"]
 
 
@@ -28,6 +30,9 @@ class Point:
     output_len: int
     repeats: int = 1
     """Measurements inside one turn of an engine, in process; their median counts."""
+    shape: Shape | None = None
+    """What prompts have in common and which follow each other; `None`: nothing and none. With a shape, `prompt_len` and
+    `output_len` are the longest there may be."""
 
     @property
     def is_prefill(self) -> bool:
@@ -70,6 +75,38 @@ def _online(concurrency: int, num_requests: int) -> Point:
     )
 
 
+def _shaped(suite: str, concurrency: int, shape: Shape) -> Point:
+    return Point(
+        name=f"{suite} {concurrency}",
+        suite=suite,
+        way="http",
+        concurrency=concurrency,
+        num_requests=shape.num_requests,
+        prompt_len=shape.longest_prompt,
+        output_len=shape.longest_output,
+        shape=shape,
+    )
+
+
+def _shared_prefix(concurrency: int, groups: int, per_group: int) -> Point:
+    shape = SharedPrefix(groups=groups, per_group=per_group, system_len=603, question_len=24, output_len=64)
+    return _shaped("shared-prefix", concurrency, shape)
+
+
+def _multi_turn(chats: int) -> Point:
+    return _shaped("multi-turn", chats, MultiTurn(chats=chats, turns=6, system_len=203, message_len=60, output_len=48))
+
+
+def _mixed(concurrency: int, longs_open: int) -> Point:
+    streams, longs = 2 * (concurrency - longs_open), 2 * longs_open
+    return _shaped("mixed", concurrency, Mixed(streams=streams, longs=longs, longs_open=longs_open))
+
+
+def _recorded(concurrency: int) -> Point:
+    shape = Recorded(chats=48, turns=8, context_len=3500, longest_message=600, output_len=32)
+    return _shaped("recorded", concurrency, shape)
+
+
 POINTS: tuple[Point, ...] = (
     Point(
         name="decode 128",
@@ -108,9 +145,37 @@ POINTS: tuple[Point, ...] = (
     _online(1, 4),
     _online(16, 48),
     _online(64, 128),
+    _shared_prefix(16, groups=4, per_group=8),
+    _shared_prefix(64, groups=8, per_group=16),
+    _shared_prefix(128, groups=8, per_group=32),
+    _multi_turn(16),
+    _multi_turn(64),
+    _multi_turn(128),
+    _shaped("rag", 16, Rag()),
+    _shaped("rag", 64, Rag()),
+    _shaped("rag", 100, Rag()),
+    _mixed(16, longs_open=2),
+    _mixed(64, longs_open=8),
+    _mixed(128, longs_open=16),
+    _recorded(16),
+    _recorded(48),
 )
 """Every point, in the order of the tables."""
 SUITES: tuple[str, ...] = tuple(dict.fromkeys(point.suite for point in POINTS))
+PLAIN_SUITES: tuple[str, ...] = tuple(dict.fromkeys(point.suite for point in POINTS if point.shape is None))
+"""Suites whose prompts have nothing in common."""
+
+
+def find(name: str) -> Point:
+    """Return the point of a name.
+
+    Raises:
+        ValueError: There is none.
+    """
+    for point in POINTS:
+        if point.name == name:
+            return point
+    raise ValueError(f"there is no point {name!r}; points: {', '.join(point.name for point in POINTS)}")
 
 
 def choose(suites: Sequence[str], only: Sequence[str] = ()) -> list[Point]:

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.peers.markdown import head, number, row
 from benchmarks.peers.points import POINTS, Point
 from benchmarks.peers.record import OURS, Record
+from benchmarks.peers.shared_table import promise_lines, shared_tables
 from benchmarks.peers.summary import Cell, best, lags, summarize
 
 if TYPE_CHECKING:
@@ -44,6 +46,14 @@ def _model_parts(records: Sequence[Record], cells: Sequence[Cell]) -> Iterable[s
     if equal:
         yield "### At equal precision of the weights"
         yield "\n".join(equal)
+    shared = list(shared_tables(cells, _engines(cells)))
+    if shared:
+        yield "### Prompts that share beginnings: wall time, and prompt tokens computed"
+        yield "\n".join(shared)
+    promised = list(promise_lines(cells))
+    if promised:
+        yield "### What is promised"
+        yield "\n".join(promised)
     yield "### Where a peer is faster"
     yield "\n".join(_lag_lines(cells))
     yield "### Every variant"
@@ -73,10 +83,10 @@ def _best_table(cells: Sequence[Cell], figure: str | None = None) -> Iterable[st
     known = [cell for cell in cells if cell.rate(figure)]
     engines = _engines(known)
     if known:
-        yield _head("point", "unit", *engines, *_ratio_names(engines))
+        yield head("point", "unit", *engines, *_ratio_names(engines))
     for point in _points(known):
         found = {engine: best(known, point.name, engine, figure=figure) for engine in engines}
-        yield _row(point.name, point.unit, *_compared(found, figure))
+        yield row(point.name, point.unit, *_compared(found, figure))
 
 
 def _equal_table(cells: Sequence[Cell]) -> Iterable[str]:
@@ -87,9 +97,9 @@ def _equal_table(cells: Sequence[Cell]) -> Iterable[str]:
         for bits in sorted({cell.bits for cell in cells if cell.bits is not None}):
             found = {engine: best(cells, point.name, engine, bits=bits) for engine in engines}
             if found.get(OURS) is not None and sum(cell is not None for cell in found.values()) > 1:
-                rows.append(_row(point.name, f"{bits} bits", *_compared(found)))
+                rows.append(row(point.name, f"{bits} bits", *_compared(found)))
     if rows:
-        yield _head("point", "weights", *engines, *_ratio_names(engines))
+        yield head("point", "weights", *engines, *_ratio_names(engines))
         yield from rows
 
 
@@ -115,20 +125,20 @@ def _lag_lines(cells: Sequence[Cell]) -> Iterable[str]:
     if not found:
         yield "Nowhere, at the best variant of each."
         return
-    yield _head("point", "peer", "its rate", OURS, "ratio")
+    yield head("point", "peer", "its rate", OURS, "ratio")
     for lag in found:
-        yield _row(lag.point, lag.peer.engine, _with_variant(lag.peer), _with_variant(lag.ours), f"{lag.ratio:.2f}")
+        yield row(lag.point, lag.peer.engine, _with_variant(lag.peer), _with_variant(lag.ours), f"{lag.ratio:.2f}")
 
 
 def _every_table(cells: Sequence[Cell]) -> Iterable[str]:
     shown = {name: label for name, label in _FIGURES.items() if any(name in cell.figures for cell in cells)}
-    yield _head("point", "engine", "variant", "tok/s", "runs (discarded)", *shown.values(), "stream GB/s")
+    yield head("point", "engine", "variant", "tok/s", "runs (discarded)", *shown.values(), "stream GB/s")
     for point in _points(cells):
         for cell in (cell for cell in cells if cell.point == point.name):
             runs = f"{len(cell.values)} ({cell.num_discarded})"
-            figures = (_number(cell.figures.get(name)) for name in shown)
-            stream = _number(cell.stream_gb_per_s)
-            yield _row(cell.point, cell.engine, cell.variant, _spread(cell), runs, *figures, stream)
+            figures = (number(cell.figures.get(name)) for name in shown)
+            stream = number(cell.stream_gb_per_s)
+            yield row(cell.point, cell.engine, cell.variant, _spread(cell), runs, *figures, stream)
 
 
 def _failure_lines(records: Sequence[Record]) -> Iterable[str]:
@@ -150,23 +160,11 @@ def _engines(cells: Sequence[Cell]) -> list[str]:
 
 
 def _with_variant(cell: Cell, figure: str | None = None) -> str:
-    return f"{_spread(cell) if figure is None else f'**{_number(cell.rate(figure))}**'} {cell.variant}"
+    return f"{_spread(cell) if figure is None else f'**{number(cell.rate(figure))}**'} {cell.variant}"
 
 
 def _spread(cell: Cell) -> str:
-    return f"**{_number(cell.median)}** ({_number(min(cell.values))}..{_number(max(cell.values))})"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}" if abs(value) < 1000 else f"{value:.0f}"  # noqa: PLR2004
-
-
-def _head(*names: str) -> str:
-    return f"{_row(*names)}\n|{' --- |' * len(names)}"
-
-
-def _row(*cells: str) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return f"**{number(cell.median)}** ({number(min(cell.values))}..{number(max(cell.values))})"
 
 
 def plot(records: Sequence[Record], most_others: float, path: Path) -> None:
@@ -185,9 +183,9 @@ def plot(records: Sequence[Record], most_others: float, path: Path) -> None:
     if not any(record.is_usable(most_others) for record in records):
         raise ValueError("there is nothing to draw: no run counts")
     figure, axes = plt.subplots(len(models), 2, figsize=(11, 4 * len(models)), layout="constrained", squeeze=False)
-    for row, model in zip(axes, models, strict=True):
+    for panels, model in zip(axes, models, strict=True):
         cells = summarize([record for record in records if record.model == model], most_others)
-        for panel, suite, title in zip(row, ("batch", "online"), ("in process", "over HTTP"), strict=True):
+        for panel, suite, title in zip(panels, ("batch", "online"), ("in process", "over HTTP"), strict=True):
             points = [point for point in _points(cells) if point.suite == suite and not point.is_prefill]
             for engine in _engines(cells):
                 _draw_line(panel, engine, [(point.concurrency, best(cells, point.name, engine)) for point in points])

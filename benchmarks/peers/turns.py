@@ -35,6 +35,8 @@ class Place:
     lock: Path
     threads: int
     servers: Servers
+    recorded: Path | None = None
+    """Wheel of the recorded conversations, where a point plays them."""
     limit_s: float = _LIMIT_S
     """A timed command that takes longer is ended, and its turn has failed."""
 
@@ -103,9 +105,7 @@ def _over_http(turn: Turn, place: Place, record: Record) -> Record:
     try:
         meter = Meter().start()
         before_s = server.processor_s()
-        timed = run_timed(
-            load_program(server.url, one_token_words(place.work, place.model), point, seed), place.limit_s
-        )
+        timed = run_timed(client_program(place, server.url, point, seed), place.limit_s)
         shares = meter.stop(timed.processor_s + server.processor_s() - before_s)
         record = replace(record, others_cpu_share=shares.others, has_precedence=timed.has_precedence)
     finally:
@@ -122,12 +122,31 @@ def _read_stream(place: Place) -> float:
     return float(run_timed(program, place.limit_s).output)
 
 
+def client_program(place: Place, url: str, point: Point, seed: int) -> Program:
+    """Return the client that loads a server at a point."""
+    words = one_token_words(place.work, place.model)
+    if point.shape is None:
+        return load_program(url, words, point, seed)
+    return play_program(url, words, point, seed, model=place.model.gguf, recorded=place.recorded)
+
+
 def load_program(url: str, words: Path, point: Point, seed: int) -> Program:
-    """Return the load client at a point."""
+    """Return the client of prompts that have nothing in common."""
     return Program.of(
         *(sys.executable, "-m", "benchmarks.peers.load", "--url", url, "--words", words, "--seed", seed),
         *("--concurrency", point.concurrency, "--num-requests", point.num_requests),
         *("--prompt-len", point.prompt_len, "--output-len", point.output_len),
+    )
+
+
+def play_program(
+    url: str, words: Path, point: Point, seed: int, *, model: Path, recorded: Path | None = None
+) -> Program:
+    """Return the client of sessions whose prompts share beginnings."""
+    return Program.of(
+        *(sys.executable, "-m", "benchmarks.peers.play", "--url", url, "--words", words, "--seed", seed),
+        *("--point", point.name, "--model", model),
+        *(() if recorded is None else ("--recorded", recorded)),
     )
 
 

@@ -1,13 +1,16 @@
-"""Two minutes of 64 streams with random cancels: nothing leaks, memory stays flat, every finished answer is right.
+"""Ten thousand requests, 128 at a time, of which half end badly: nothing leaks, and every answer is right.
 
-The numbers are logged; `--log-cli-level INFO` shows them.
+Clients leave, give up, break off and send rubbish (`support.load`); the KV pool is too small for what runs, and the
+queue for what comes. The numbers are logged; `--log-cli-level INFO` shows them. `SOAK_REQUESTS=1000` makes it shorter.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,7 +19,8 @@ import psutil
 import pytest
 
 from support.case_checks import assert_nothing_is_left, next_heartbeats, num_pages, smollm2_server
-from support.load import Clients, MemoryLog, Tally
+from support.load import Clients, Tally
+from support.process_log import ProcessLog
 from support.tiny_engine import tiny_model
 from support.tiny_server import TinyServer, tiny_server
 from trivium.config.options import ServerOptions
@@ -26,9 +30,20 @@ from trivium.server.lifetime import bind_socket, serve
 
 pytestmark = pytest.mark.soak
 
-STREAMS, SECONDS = 64, 120.0
+OPEN = 128
+NUM_REQUESTS = int(os.environ.get("SOAK_REQUESTS", "10000"))
+NUM_OF_TEXT = NUM_REQUESTS // 5
+ADMIN = {"authorization": "Bearer soak-admin-key"}
+SMALL_QUEUE = ("--max-queue", "64", "--admin-key", "soak-admin-key")
 STATES = ("free", "cached", "used")
 logger = logging.getLogger(__name__)
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Log the numbers, and not every request."""
+    for name in ("httpx", "trivium.access"):
+        monkeypatch.setattr(logging.getLogger(name), "disabled", True)
 
 
 def tiny_requests() -> list[dict[str, Any]]:
@@ -65,51 +80,65 @@ def right_answers(server: TinyServer, requests: list[dict[str, Any]]) -> list[di
         return list(pool.map(ask, requests))
 
 
-async def load(server: TinyServer, requests: list[dict[str, Any]], expected: list[dict[int, str]]) -> Tally:
+async def load(
+    server: TinyServer, requests: list[dict[str, Any]], expected: list[dict[int, str]], num_requests: int
+) -> Tally:
     """Load a server and check what must hold afterwards."""
     url = server.client.base_url
-    clients = Clients(host=url.host, port=url.port or 0, requests=requests, expected=expected, count=STREAMS)
-    memory = MemoryLog({"server": psutil.Process(server.process.pid), "engine": server.engine})
+    clients = Clients(host=url.host, port=url.port or 0, requests=requests, expected=expected, count=OPEN)
     await asyncio.to_thread(next_heartbeats, server)
-    total, began_s = num_pages(server, *STATES), time.monotonic()
-    watching = asyncio.create_task(memory.watch())
-    tally = await clients.run(SECONDS)
+    total, before = num_pages(server, *STATES), server.metrics()
+    log = ProcessLog({"server": psutil.Process(server.process.pid), "engine": server.engine})
+    watching, began_s = asyncio.create_task(log.watch()), time.monotonic()
+    tally = await clients.run(num_requests)
     watching.cancel()
     took_s = time.monotonic() - began_s
     await asyncio.to_thread(assert_nothing_is_left, server)
     seen = server.metrics()
-    logger.info("%s in %.0f s", tally, took_s)
-    num_tokens, num_preempted = seen["trivium_generation_tokens_total"], seen["trivium_preemptions_total"]
-    logger.info("%.0f tok/s, %.0f preempted", num_tokens / took_s, num_preempted)
-    for name in memory.processes:
-        second, last = memory.growth(name)
-        logger.info("%s: %.1f MiB in the second quarter, %.1f MiB in the last", name, second, last)
+    tell(tally, log, before, seen, took_s)
     assert tally.wrong == []
+    assert sum(tally.ended.values()) == num_requests
     assert num_pages(server, "free", "cached") == num_pages(server, *STATES) == total
+    assert server.client.get("/v1/cache/check", headers=ADMIN).json() == {"differences": []}
     assert seen["trivium_accounting_differences_total"] == seen["trivium_step_errors_total"] == 0
-    memory.assert_flat()
+    log.assert_flat()
+    await asyncio.to_thread(log.assert_nothing_is_kept)
     server.assert_alive()
     return tally
+
+
+def tell(tally: Tally, log: ProcessLog, before: Mapping[str, float], seen: Mapping[str, float], took_s: float) -> None:
+    """Log the numbers of a load."""
+    logger.info("%s in %.0f s", dict(sorted(tally.ended.items())), took_s)
+    names = ("trivium_generation_tokens_total", "trivium_preemptions_total")
+    num_tokens, num_preempted = (seen[name] - before[name] for name in names)
+    logger.info("%.0f tok/s, %.0f preempted", num_tokens / took_s, num_preempted)
+    for name, held in log.before.items():
+        second, last = log.growth(name)
+        logger.info("%s: %.1f MiB in the second quarter, %.1f MiB in the last; %s", name, second, last, held)
 
 
 async def test_tiny_model_over_http() -> None:
     requests = tiny_requests()
     with tiny_server(kv_cache_memory="2MiB") as server:
         expected = right_answers(server, requests)
-    # A fraction of the memory that 64 such requests want, so that some are preempted.
-    with tiny_server("--check-accounting", "--max-model-len", "512", kv_cache_memory="512KiB") as server:
-        tally = await load(server, requests, expected)
-    assert tally.finished > 500
-    assert tally.cancelled > 500
+    # A fraction of the memory that so many requests want, so that some are preempted.
+    flags = ("--check-accounting", "--max-model-len", "512", *SMALL_QUEUE)
+    with tiny_server(*flags, kv_cache_memory="512KiB") as server:
+        tally = await load(server, requests, expected, NUM_REQUESTS)
+        assert server.metrics()["trivium_preemptions_total"] > 0
+    assert tally.count("right") > NUM_REQUESTS // 5
+    assert tally.count("left") > NUM_REQUESTS // 5
+    assert tally.count("refused") > NUM_REQUESTS // 20
 
 
 async def test_smollm2_over_http() -> None:
     requests = text_requests()
-    with smollm2_server("--kv-cache-memory", "256MiB") as server:
+    with smollm2_server("--kv-cache-memory", "32MiB", "--max-model-len", "512", *SMALL_QUEUE) as server:
         expected = right_answers(server, requests)
-        tally = await load(server, requests, expected)
-    assert tally.finished > 20
-    assert tally.cancelled > 20
+        tally = await load(server, requests, expected, NUM_OF_TEXT)
+    assert tally.count("right") > NUM_OF_TEXT // 5
+    assert tally.count("left") > NUM_OF_TEXT // 5
 
 
 async def test_no_task_of_the_server_is_left_over() -> None:
@@ -127,12 +156,12 @@ async def test_no_task_of_the_server_is_left_over() -> None:
         expected = await first_answers(port, requests)
         await asyncio.sleep(1)
         before = names_of_tasks()
-        clients = Clients(host="127.0.0.1", port=port, requests=requests, expected=expected, count=STREAMS)
-        tally = await clients.run(SECONDS)
+        clients = Clients(host="127.0.0.1", port=port, requests=requests, expected=expected, count=OPEN)
+        tally = await clients.run(NUM_REQUESTS // 2)
         await settled(before)
-        logger.info("%s; %d tasks before and after", tally, len(before))
+        logger.info("%s; %d tasks before and after", dict(sorted(tally.ended.items())), len(before))
         assert tally.wrong == []
-        assert tally.finished > 500
+        assert tally.count("right") > NUM_REQUESTS // 8
         engine = found[0].engine
         assert await engine.call("check") == {"differences": []}
         stats = await engine.call("stats")

@@ -1,36 +1,87 @@
-"""Load for soak tests: clients that stream, compare what they get, and leave at random; memory of the servers."""
+"""Load for soak tests: clients that stream, wait, leave, give up, send rubbish, and judge whatever they are answered.
+
+Every request is of one of these kinds, drawn at random:
+
+==========  ==================================================================  =====================================
+kind        what the client does                                                what must come
+==========  ==================================================================  =====================================
+stream      reads a stream to its end                                           the right texts, one ending
+whole       reads an answer to its end                                          the right texts
+leave       reads some of a stream, or nothing; then hangs up                   nothing more
+give up     waits for a while that it chose before, then hangs up               the right texts, or nothing more
+break off   hangs up in the middle of its request                               nothing
+bad         sends a body that is no request                                     a refusal, at once
+==========  ==================================================================  =====================================
+
+The first two may be turned away with 503 and a time to come back. Nothing else ends well.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import random
-import statistics
-import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
-import psutil
-
-from support.sse import chunks, texts_by_index
+from support.sse import events, texts_by_index
 
 STALL_S = 300.0
+SHARES = {"stream": 40, "whole": 12, "leave": 20, "give up": 12, "break off": 6, "bad": 10}
+"""How many of a hundred requests are of a kind."""
+BAD_BODIES: Sequence[bytes] = (
+    b"{",
+    b"[]",
+    b"\xff\xfe",
+    b'{"model": "nobody", "prompt": [5]}',
+    b'{"model": "tiny", "prompt": []}',
+    b'{"model": "tiny", "prompt": [-1]}',
+    b'{"model": "tiny", "prompt": [5], "max_tokens": -1}',
+    b'{"model": "tiny", "prompt": [5], "temperature": NaN}',
+    b'{"model": "tiny", "prompt": [5], "n": 100000}',
+    b'{"model": "tiny", "prompt": [5], "colour": "red"}',
+    b'{"model": "tiny", "prompt": [' + b"5," * 9000 + b"5]}",
+)
 
 
 @dataclass(slots=True)
 class Tally:
     """What happened to the requests."""
 
-    finished: int = 0
-    cancelled: int = 0
-    refused: int = 0
+    ended: Counter[str] = field(default_factory=Counter)
+    """By kind and how it ended: `stream right`, `whole refused`, `leave left`…"""
     wrong: list[str] = field(default_factory=list)
+    """Answers that are not right, and endings that are none."""
+
+    def count(self, *endings: str) -> int:
+        """Requests that ended in one of these ways, whatever their kind."""
+        return sum(number for name, number in self.ended.items() if name.rpartition(" ")[2] in endings)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer, read to its end."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: str
+
+    @classmethod
+    def parse(cls, received: bytes) -> Answer:
+        """Read the bytes of a connection that the server has closed."""
+        head, _, body = received.partition(b"\r\n\r\n")
+        first, *lines = head.decode().split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        whole = unchunked(body) if headers.get("transfer-encoding") == "chunked" else body
+        return cls(int(first.split(" ")[1]), headers, whole.decode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clients:
-    """Streams that are always open, `count` at a time, of requests drawn from `requests`."""
+    """Requests drawn from `requests`, `count` of which are always open."""
 
     host: str
     port: int
@@ -38,54 +89,142 @@ class Clients:
     """Fields of completion requests with one right answer each."""
     expected: Sequence[dict[int, str]]
     """The right texts, by choice."""
-    count: int = 64
-    cancel_share: float = 0.4
+    count: int = 128
+    shares: Mapping[str, int] = field(default_factory=lambda: SHARES)
+    longest_wait_s: float = 0.5
+    """What clients wait at most that give up, or were turned away."""
 
-    async def run(self, seconds: float, seed: int = 0) -> Tally:
-        """Keep the streams open for so long, then let those under way end."""
-        tally, end_s = Tally(), time.monotonic() + seconds
-        await asyncio.gather(*(self._client(random.Random(seed + idx), end_s, tally) for idx in range(self.count)))  # noqa: S311
+    async def run(self, num_requests: int, seed: int = 0) -> Tally:
+        """Make so many requests, and wait until the last one has ended."""
+        tally, numbers = Tally(), iter(range(num_requests))
+
+        async def client() -> None:
+            for number in numbers:
+                await self._request(random.Random(seed * num_requests + number), tally)  # noqa: S311
+
+        await asyncio.gather(*(client() for _ in range(self.count)))
         return tally
 
-    async def _client(self, drawn: random.Random, end_s: float, tally: Tally) -> None:
-        while time.monotonic() < end_s:
-            idx = drawn.randrange(len(self.requests))
-            reader, writer = await asyncio.open_connection(self.host, self.port)
-            try:
-                writer.write(post({**self.requests[idx], "stream": True}))
-                if drawn.random() < self.cancel_share:
-                    await self._leave(drawn, reader, writer)
-                    tally.cancelled += 1
-                else:
-                    self._judge(idx, await asyncio.wait_for(reader.read(), STALL_S), tally)
-            finally:
-                writer.close()
+    async def _request(self, drawn: random.Random, tally: Tally) -> None:
+        kind = drawn.choices(list(self.shares), weights=list(self.shares.values()))[0]
+        idx = drawn.randrange(len(self.requests))
+        reader, writer = await asyncio.open_connection(self.host, self.port)
+        try:
+            ending = await _KINDS[kind](self, idx, drawn, (reader, writer))
+        except (AssertionError, ValueError, LookupError, TimeoutError, OSError) as error:
+            ending = "wrong"
+            tally.wrong.append(f"{kind}, request {idx}: {type(error).__name__} {error!s:.300}")
+        finally:
+            writer.close()
+        tally.ended[f"{kind} {ending}"] += 1
+        if ending == "refused" and kind != "bad":
+            await asyncio.sleep(drawn.random() * self.longest_wait_s)  # as a client that comes back later
 
-    @staticmethod
-    async def _leave(drawn: random.Random, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Read some of the answer, or nothing, or not even the request's end; then hang up, politely or not."""
+    # -- kinds: each returns how the request ended ----------------------------------------------------------------
+
+    async def _stream(self, idx: int, _: random.Random, connection: Connection) -> str:
+        return self._judge_stream(idx, await self._ask(idx, connection, stream=True))
+
+    async def _whole(self, idx: int, _: random.Random, connection: Connection) -> str:
+        answer = await self._ask(idx, connection, stream=False)
+        if is_refusal(answer):
+            return "refused"
+        body = json.loads(answer.body)
+        assert all(choice["finish_reason"] in {"stop", "length"} for choice in body["choices"]), body
+        return self._compare(idx, {choice["index"]: choice["text"] for choice in body["choices"] if choice["text"]})
+
+    async def _leave(self, idx: int, drawn: random.Random, connection: Connection) -> str:
+        reader, writer = connection
+        writer.write(post({**self.requests[idx], "stream": True}))
         num_bytes = drawn.choice((0, 0, 1, 200, 1000, 4000))
         if num_bytes:
             await asyncio.wait_for(reader.read(num_bytes), STALL_S)
         elif drawn.random() < 0.5:
             await asyncio.sleep(drawn.random() * 0.2)
-        if drawn.random() < 0.5:
-            writer.transport.abort()
+        hang_up(writer, drawn)
+        return "left"
 
-    def _judge(self, idx: int, answer: bytes, tally: Tally) -> None:
-        head, _, body = answer.partition(b"\r\n\r\n")
-        if b" 503 " in head.split(b"\r\n")[0]:
-            tally.refused += 1
-            return
-        seen = texts_by_index(chunks(unchunked(body).decode()))
-        tally.finished += 1
-        if seen != self.expected[idx]:
-            tally.wrong.append(f"request {idx}: {seen!r:.200}")
+    async def _give_up(self, idx: int, drawn: random.Random, connection: Connection) -> str:
+        reader, writer = connection
+        writer.write(post({**self.requests[idx], "stream": True}))
+        try:
+            received = await asyncio.wait_for(reader.read(), drawn.random() * self.longest_wait_s)
+        except TimeoutError:
+            hang_up(writer, drawn)
+            return "left"
+        return self._judge_stream(idx, Answer.parse(received))
+
+    async def _break_off(self, idx: int, drawn: random.Random, connection: Connection) -> str:
+        _, writer = connection
+        request = post({**self.requests[idx], "stream": True})
+        writer.write(request[: drawn.randrange(len(request))])
+        await asyncio.sleep(drawn.random() * 0.05)
+        hang_up(writer, drawn)
+        return "left"
+
+    async def _bad(self, _: int, drawn: random.Random, connection: Connection) -> str:
+        reader, writer = connection
+        writer.write(post_bytes(drawn.choice(BAD_BODIES)))
+        answer = Answer.parse(await asyncio.wait_for(reader.read(), STALL_S))
+        assert HTTPStatus.BAD_REQUEST <= answer.status <= HTTPStatus.UNPROCESSABLE_ENTITY, answer
+        assert json.loads(answer.body)["error"]["message"], answer
+        return "refused"
+
+    # -- judging --------------------------------------------------------------------------------------------------
+
+    async def _ask(self, idx: int, connection: Connection, *, stream: bool) -> Answer:
+        reader, writer = connection
+        writer.write(post({**self.requests[idx], "stream": stream}))
+        return Answer.parse(await asyncio.wait_for(reader.read(), STALL_S))
+
+    def _judge_stream(self, idx: int, answer: Answer) -> str:
+        if is_refusal(answer):
+            return "refused"
+        *seen, last = events(answer.body)
+        assert last == "[DONE]", answer.body[-300:]
+        reasons = [choice["finish_reason"] for chunk in seen for choice in chunk["choices"] if choice["finish_reason"]]
+        assert len(reasons) == self.requests[idx].get("n", 1), reasons
+        assert set(reasons) <= {"stop", "length"}, reasons
+        return self._compare(idx, {choice: text for choice, text in texts_by_index(seen).items() if text})
+
+    def _compare(self, idx: int, texts: dict[int, str]) -> str:
+        assert texts == self.expected[idx], texts
+        return "right"
+
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+_KINDS: Mapping[str, Callable[[Clients, int, random.Random, Connection], Awaitable[str]]] = {
+    "stream": Clients._stream,
+    "whole": Clients._whole,
+    "leave": Clients._leave,
+    "give up": Clients._give_up,
+    "break off": Clients._break_off,
+    "bad": Clients._bad,
+}
+
+
+def is_refusal(answer: Answer) -> bool:
+    """Whether a request was turned away for now; anything but that and a 200 is wrong."""
+    if answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        assert int(answer.headers["retry-after"]) >= 1, answer
+        return True
+    assert answer.status == HTTPStatus.OK, answer
+    return False
+
+
+def hang_up(writer: asyncio.StreamWriter, drawn: random.Random) -> None:
+    """Close a connection, or reset it."""
+    if drawn.random() < 0.5:
+        writer.transport.abort()
 
 
 def post(fields: dict[str, Any]) -> bytes:
     """Write a completion request whose connection ends with the answer."""
-    body = json.dumps(fields).encode()
+    return post_bytes(json.dumps(fields).encode())
+
+
+def post_bytes(body: bytes) -> bytes:
+    """Write a body as one."""
     head = (
         "POST /v1/completions HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
@@ -102,31 +241,3 @@ def unchunked(body: bytes) -> bytes:
         parts.append(body[:length])
         body = body[length + 2 :]
     return b"".join(parts)
-
-
-@dataclass(slots=True)
-class MemoryLog:
-    """Resident bytes of processes over time."""
-
-    processes: dict[str, psutil.Process]
-    samples: dict[str, list[int]] = field(default_factory=dict)
-
-    async def watch(self, every_s: float = 0.5) -> None:
-        """Take samples until cancelled."""
-        while True:
-            for name, process in self.processes.items():
-                self.samples.setdefault(name, []).append(process.memory_info().rss)
-            await asyncio.sleep(every_s)
-
-    def growth(self, name: str) -> tuple[float, float]:
-        """Return the medians of the second and the last quarter in MiB."""
-        taken = self.samples[name]
-        quarter = len(taken) // 4
-        second, last = taken[quarter : 2 * quarter], taken[-quarter:]
-        return statistics.median(second) / (1 << 20), statistics.median(last) / (1 << 20)
-
-    def assert_flat(self) -> None:
-        """Check that nobody's memory grew from the second to the last quarter by more than 5 % and 20 MiB."""
-        for name in self.processes:
-            second, last = self.growth(name)
-            assert last - second < max(20.0, 0.05 * second), f"{name} grew from {second:.0f} to {last:.0f} MiB"

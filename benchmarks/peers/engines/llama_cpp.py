@@ -35,6 +35,9 @@ _SWITCHES = (
     "-DLLAMA_USE_PREBUILT_UI=OFF",
 )
 _SLACK = 8  # tokens a sequence, over what the point needs
+# Where prompts share beginnings: chunks of a slot's last prompt are shifted to where they fit again, and prompts that
+# lost their slot stay in memory beside the slots' own.
+_REUSE = ("--cache-reuse", 64, "--cache-ram", 4096)
 
 
 class LlamaCpp:
@@ -120,6 +123,7 @@ class LlamaCpp:
             self._tool("llama-server"),
             *("-m", self._file(model, variant), "-t", self._threads, "-tb", self._threads, "-np", slots),
             *("-c", slots * (point.context_len + _SLACK), "--host", "127.0.0.1", "--port", port, "--no-ui"),
+            *(() if point.shape is None else _REUSE),
         )
 
     def _fetch(self, source: Path) -> None:

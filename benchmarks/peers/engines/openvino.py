@@ -17,6 +17,8 @@ from benchmarks.peers.workdir import JobFailedError, WorkDir
 TORCH = "torch==2.13.0"
 PACKAGES = ("openvino-genai==2026.4.1.0", "openvino-tokenizers==2026.4.1.0", "optimum-intel==2.2.0", "nncf==3.4.0")
 FORMATS = ("int8",)
+_SEATS = 128
+_KV_GB = 4
 _FRONT = Path(__file__).parent.parent / "foreign" / "openvino_front.py"
 _BROKEN = "torchvision"  # optional, and what optimum brings does not import beside TORCH
 
@@ -74,6 +76,7 @@ class OpenVino:
         return Program.of(
             *(self._work.python(self.name), _FRONT, "--model", self._file(model, variant)),
             *("--tokenizer", checkpoint / "tokenizer.json", "--threads", self._threads, "--port", port),
+            *("--max-num-seqs", _SEATS, "--kv-gb", _KV_GB),
         )
 
     def _file(self, model: BenchModel, variant: str) -> Path:

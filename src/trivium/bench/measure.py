@@ -30,6 +30,8 @@ class Measured:
     ended_s: float = 0.0
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    tells_cached: bool = False
+    """Whether the server said how many prompt tokens came from its cache."""
     completion_tokens: int = 0
     text: str = ""
     error: str | None = None
@@ -127,7 +129,8 @@ def _take(result: Measured, event: dict[str, Any], last_s: float) -> float:
     if usage:
         result.prompt_tokens = usage.get("prompt_tokens", 0)
         result.completion_tokens = usage.get("completion_tokens", 0)
-        result.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+        result.tells_cached, result.cached_tokens = cached is not None, cached or 0
     piece = _text_of(event)
     if not piece:
         return last_s

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peers.load import faults, figures, parser
+from benchmarks.peers.load import Lengths, faults, figures, parser
 from benchmarks.peers.prompts import draw
 from trivium.bench.measure import Measured
 
@@ -45,7 +45,13 @@ def test_an_answer_to_other_work_fails_the_run(more: dict[str, object], told: st
 
 
 def test_a_server_that_counts_no_prompt_tokens_is_taken_at_its_word() -> None:
-    assert list(faults([answer(prompt_tokens=0)], 8, 4)) == []
+    assert list(faults([answer(prompt_tokens=0)], Lengths(8, 4))) == []
+
+
+def test_a_prompt_may_come_from_a_cache_where_that_is_meant() -> None:
+    cached = answer(cached_tokens=7)
+    assert list(faults([cached], Lengths(8, 4))) == ["7 of 8 prompt tokens came from a cache"]
+    assert list(faults([cached], Lengths(8, 4, may_be_cached=True))) == []
 
 
 def test_output_tokens_count_over_the_whole_time() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.peers.points import POINTS, SUITES, choose
+from benchmarks.peers.points import PLAIN_SUITES, POINTS, SUITES, choose, find
 
 
 def test_names_of_points_are_unique_and_every_suite_has_points() -> None:
@@ -15,7 +15,23 @@ def test_names_of_points_are_unique_and_every_suite_has_points() -> None:
 
 def test_no_point_leaves_seats_empty_at_its_end() -> None:
     for point in POINTS:
-        assert point.num_requests % point.concurrency == 0, point.name
+        if point.shape is None:
+            assert point.num_requests % point.concurrency == 0, point.name
+
+
+def test_points_with_a_shape_leave_room_for_its_longest_prompt_and_answer() -> None:
+    shaped = [point for point in POINTS if point.shape is not None]
+    assert {point.suite for point in shaped} == {"shared-prefix", "multi-turn", "rag", "mixed", "recorded"}
+    assert not {point.suite for point in shaped} & set(PLAIN_SUITES)
+    for point in shaped:
+        assert point.way == "http"
+        assert point.context_len == point.shape.longest_prompt + point.shape.longest_output
+
+
+def test_a_point_is_found_by_its_whole_name_only() -> None:
+    assert find("rag 100").num_requests == 100
+    with pytest.raises(ValueError, match="no point '100'"):
+        find("100")
 
 
 def test_points_are_chosen_by_name_or_last_word_within_the_suites() -> None:
