@@ -98,6 +98,7 @@ class FakeStatus:
     """What the engine says of itself; tests set it."""
 
     is_ready: bool = True
+    is_restarting: bool = False
     heartbeat_age_s: float = 0.0
     info: dict[str, object] = field(default_factory=dict)
     stats: dict[str, object] = field(default_factory=dict)

@@ -114,36 +114,18 @@ async def test_leaving_a_stream_early_frees_the_request(client: EngineClient) ->
     assert (await client.call("check"))["differences"] == []
 
 
-async def test_a_killed_engine_ends_open_requests_with_an_error_and_comes_back(client: EngineClient) -> None:
+async def test_a_killed_engine_comes_back_and_open_requests_go_on(client: EngineClient) -> None:
     before = (await _answer(client)).output.outputs
-    open_request = await _begin(client, ENDLESS)
+    open_request = await _begin(client, replace(ENDLESS, max_tokens=100))
     pid = engine_pid(client)
     assert pid is not None
 
     os.kill(pid, signal.SIGKILL)
-    with pytest.raises(EngineDeadError, match="signal 9"):
-        await open_request
-    assert not client.status().is_ready
-    with pytest.raises(EngineDeadError, match="not ready"):
-        await _answer(client)
+    output = (await open_request).output
 
-    await client.wait_ready()
     assert client.status().epoch == 2
     assert (await _answer(client)).output.outputs == before
-
-
-async def test_a_frozen_engine_is_noticed_and_replaced(client: EngineClient) -> None:
-    open_request = await _begin(client, ENDLESS)
-    pid = engine_pid(client)
-    assert pid is not None
-
-    os.kill(pid, signal.SIGSTOP)
-    with pytest.raises(EngineDeadError, match="no sign of life"):
-        await open_request
-
-    await client.wait_ready()
-    assert engine_pid(client) != pid
-    assert (await _answer(client)).output.finished
+    assert output.outputs == run_alone(tiny_loop(**ENGINE), PROMPT, replace(ENDLESS, max_tokens=100)).outputs
 
 
 async def test_draining_lets_open_requests_finish_and_takes_no_new_ones(client: EngineClient) -> None:

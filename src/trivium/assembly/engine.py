@@ -93,6 +93,7 @@ def build_engine(
             "vocab_size": config.vocab_size,
             "kv_cache": budget.explanation,
             "kv_tokens": budget.num_tokens,
+            "kv_bytes": budget.num_bytes,
             "weights": format_bytes(executor.weight_bytes),
             "load_seconds": round(time.perf_counter() - began_s, 3),
         },

@@ -6,6 +6,7 @@ Run as a program (`python -m trivium.assembly FOLDER EPOCH PARENT`, options on s
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,13 +31,21 @@ def engine_client(
     """
     from trivium.engine.client import EngineClient  # noqa: PLC0415  (start-up time)
 
+    options = replace(options, model=replace(options.model, offline=True))
     return EngineClient(
         [sys.executable, "-m", "trivium.assembly"],
-        pack_options(replace(options, model=replace(options.model, offline=True))),
+        pack_options(options),
         seed=options.schedule.seed,
+        max_held=options.schedule.max_queue,
+        payload_again=lambda info: pack_options(_like_the_first(options, info)),
         heartbeat_timeout_s=heartbeat_timeout_s,
         on_progress=report,
     )
+
+
+def _like_the_first(options: EngineOptions, info: Mapping[str, object]) -> EngineOptions:
+    """Options of an engine started again: KV memory is what the first found, whatever is free now."""
+    return replace(options, cache=replace(options.cache, kv_cache_memory=f"{info['kv_bytes']}B"))
 
 
 def pack_options(options: EngineOptions) -> bytes:

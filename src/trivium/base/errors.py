@@ -20,7 +20,8 @@
     │   └── PlanMismatchError           a plan that was named is for another model, processor or other limits
     ├── CapacityError                   try later: a queue is full (429 or 503, with Retry-After)
     ├── DeadlineExceededError           the request's own time limit passed before its answer was complete (504)
-    ├── EngineDeadError                 the engine process died while the request was open (503)
+    ├── EngineDeadError                 there is no engine, and none that goes on with the request (503)
+    ├── PoisonRequestError              the request ended the engine process whenever it ran, alone too (500)
     └── InternalError                   our fault: an invariant does not hold; please report it
 
 Messages name the thing, the value that was given, the limit, and a way out.
@@ -161,10 +162,16 @@ class DeadlineExceededError(TriviumError):
 
 
 class EngineDeadError(TriviumError):
-    """The engine process died, or stopped answering, while the request was open."""
+    """There is no engine process that could answer, or none that could be started goes on with the request."""
 
     http_status = 503
     code = "engine_dead"
+
+
+class PoisonRequestError(TriviumError):
+    """The engine process died twice at the same token of this request while it ran nothing else; the others go on."""
+
+    code = "poison_request"
 
 
 class InternalError(TriviumError):

@@ -1,8 +1,9 @@
 """From a `Submit` to the `Request`s of its choices: everything that can be refused is refused here.
 
 A submitted request becomes one `Request` per choice. Choices share prompt, seed and namespace; they differ in `choice`,
-which is part of the random key, and later ones wait for choice 0's prompt (`leader`). Tokens that came with the message
-(replay) are appended to the prompt, and the automaton reads them, so that the stream goes on where it stopped.
+which is part of the random key, and later ones wait for choice 0's prompt (`leader`). Tokens that an earlier engine
+delivered (replay) are appended to the prompt, and the automaton reads them, so that the stream goes on where it
+stopped; choices that had ended make no request.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from trivium.base.errors import InvalidParameterError, PromptTooLongError, UnsupportedFeatureError
+from trivium.base.errors import InvalidParameterError, PromptTooLongError, UnsupportedFeatureError, ensure
 from trivium.base.ids import RequestId, TokenId
 from trivium.grammar.automaton import OutputAutomaton
 from trivium.grammar.stops import StopTexts
@@ -20,7 +21,7 @@ from trivium.schedule.request import Request
 
 if TYPE_CHECKING:
     from trivium.config.sampling import LogprobsMode, SamplingParams
-    from trivium.engine.messages import Submit
+    from trivium.engine.messages import Delivered, Submit
     from trivium.sampling.batch import TokenLogprobs
     from trivium.tokens.tokenizer import Tokenizer
 
@@ -55,14 +56,17 @@ class Answer:
     """Position to logprobs, filled while the prompt runs; `None` for position 0."""
     is_prompt_reported: bool = False
     cumulative_logprob: float = 0.0
+    told_cached_len: int | None = None
+    """What an earlier engine told of the cache, which stays true of the answer."""
     deadline_at_s: float | None = None
 
 
 def admit(message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: float) -> list[Answer]:
-    """Check a submitted request and make its answers, choice 0 first.
+    """Check a submitted request and make the answers of its open choices, in order.
 
     Raises:
         RequestError: A token id, parameter or length is refused; the message says which and why.
+        InternalError: No choice is open, or an answer had ended before the last token that was delivered of it.
     """
     params = message.params
     params.validate(vocab_size=limits.vocab_size)
@@ -74,50 +78,68 @@ def admit(message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: 
     filled = replace(params, seed=params.seed or 0, logprobs_mode=params.logprobs_mode or limits.logprobs_mode)
     bad_word_ids = tuple(tuple(map(TokenId, ids)) for word in params.bad_words for ids in limits.bad_word_ids(word))
     stops = StopTexts(params.stop)
+    namespace = (*limits.namespace, message.weight_generation, message.cache_salt, limits.rope_variant(limit_len))
+    end_ids = _end_ids(params, limits)
+    arrival_s = now_s - message.waited_s
     answers: list[Answer] = []
     for choice in range(params.num_draws):
-        own = filled if choice == 0 else replace(filled, prompt_logprobs=None)
+        told = message.delivered[choice] if choice < len(message.delivered) else None
+        if told is not None and told.is_finished:
+            continue
+        is_scored = choice == 0 and not (told is not None and told.token_ids)
+        own = filled if is_scored else replace(filled, prompt_logprobs=None)
         request = Request(
             request_id=RequestId(message.request_id if choice == 0 else f"{message.request_id}#{choice}"),
             choice=choice,
             prompt_len=len(message.prompt_ids),
             params=own,
-            end_ids=_end_ids(params, limits),
-            namespace=(
-                *limits.namespace,
-                message.weight_generation,
-                message.cache_salt,
-                limits.rope_variant(limit_len),
-            ),
+            end_ids=end_ids,
+            namespace=namespace,
             limit_len=limit_len,
-            arrival_s=now_s,
+            arrival_s=arrival_s,
             priority=message.priority,
             leader=answers[0].request if answers else None,
             tokens=[TokenId(token) for token in message.prompt_ids],
         )
-        automaton = OutputAutomaton(tokenizer, own, request.end_ids, stops=stops)
-        if choice < len(message.output_ids):
-            request.tokens.extend(map(TokenId, message.output_ids[choice]))
-            automaton.replay(message.output_ids[choice])
-        request.automaton = automaton
-        answers.append(
-            Answer(
-                request=request,
-                user_id=message.request_id,
-                automaton=automaton,
-                draw_row=SampleRow(
-                    params=own,
-                    choice=choice,
-                    position=len(request.tokens),
-                    tokens=request.tokens,
-                    prompt_len=request.prompt_len,
-                    bad_word_ids=bad_word_ids,
-                    num_logprobs=own.logprobs,
-                ),
-                deadline_at_s=None if message.deadline_s is None else now_s + message.deadline_s,
-            )
-        )
+        answer = _answer(message, request, OutputAutomaton(tokenizer, own, end_ids, stops=stops), bad_word_ids)
+        if told is not None:
+            _continue(answer, told)
+        answers.append(answer)
+    ensure(answers, f"{message.request_id} has no open choice")
     return answers
+
+
+def _answer(
+    message: Submit, request: Request, automaton: OutputAutomaton, bad_word_ids: tuple[tuple[TokenId, ...], ...]
+) -> Answer:
+    request.automaton = automaton
+    return Answer(
+        request=request,
+        user_id=message.request_id,
+        automaton=automaton,
+        draw_row=SampleRow(
+            params=request.params,
+            choice=request.choice,
+            position=len(request.tokens),
+            tokens=request.tokens,
+            prompt_len=request.prompt_len,
+            bad_word_ids=bad_word_ids,
+            num_logprobs=request.params.logprobs,
+        ),
+        deadline_at_s=None if message.deadline_s is None else request.arrival_s + message.deadline_s,
+    )
+
+
+def _continue(answer: Answer, told: Delivered) -> None:
+    """Bring a new answer to where an earlier engine had brought it."""
+    if not told.token_ids:
+        return
+    answer.request.tokens.extend(map(TokenId, told.token_ids))
+    answer.automaton.replay(told.token_ids)
+    answer.draw_row.position = len(answer.request.tokens)
+    answer.cumulative_logprob = told.cumulative_logprob
+    answer.told_cached_len = told.cached_len
+    answer.is_prompt_reported = True
 
 
 def _check_prompt(prompt_ids: Sequence[int], limits: ModelLimits) -> None:

@@ -22,6 +22,10 @@ from struct import Struct
 _LENGTH = Struct("<I")
 _CHUNK = 1 << 16
 _BACKLOG = 8
+_REST_S = 1.0
+"""Seconds that reading the rest may take."""
+_IDLE_TURNS = 3
+"""Turns of an event loop in which a connection that waits is accepted, read to its end, and dropped."""
 
 
 def frame(payload: bytes) -> bytes:
@@ -138,6 +142,8 @@ class _Listener:
         self._loop = asyncio.get_running_loop()
         self._listener = listening(path)
         self._ends: list[socket.socket] = []
+        self.is_left = asyncio.Event()
+        """Set when all that had connected are gone again."""
         self._loop.add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
@@ -145,6 +151,7 @@ class _Listener:
             end, _ = self._listener.accept()
             end.settimeout(0)
             self._ends.append(end)
+            self.is_left.clear()
             self._begin(end)
 
     def _begin(self, end: socket.socket) -> None:
@@ -155,6 +162,8 @@ class _Listener:
         self._loop.remove_writer(end)
         self._ends.remove(end)
         end.close()
+        if not self._ends:
+            self.is_left.set()
 
     def close(self) -> None:
         """Close all sockets."""
@@ -179,6 +188,18 @@ class Inlet(_Listener):
             self._waiter = self._loop.create_future()
             await self._waiter
         return self._arrived.popleft()
+
+    async def rest(self) -> list[bytes]:
+        """Return what has not been received, when nobody can send any more; a message cut off is dropped."""
+        num_idle = 0
+        with contextlib.suppress(TimeoutError):  # somebody else, a child of the sender's, may hold an end
+            async with asyncio.timeout(_REST_S):
+                while num_idle < _IDLE_TURNS:
+                    num_idle = 0 if self._ends else num_idle + 1
+                    await asyncio.sleep(0)
+        payloads = list(self._arrived)
+        self._arrived.clear()
+        return payloads
 
     def _begin(self, end: socket.socket) -> None:
         self._loop.add_reader(end, self._read, end, Frames())

@@ -2,11 +2,12 @@
 
 ::
 
-    STARTING ──Ready──► READY ──exit, or no pulse──► DEAD ──back-off──► STARTING (epoch + 1)
+    STARTING ──Ready──► READY ──exit, or no pulse──► DEAD ──(back-off)──► STARTING (epoch + 1)
         └──Fatal──► FAILED (a bad checkpoint does not get better by trying again)
 
-When an engine dies, every open request ends with `EngineDeadError` at once; a new engine starts with a higher epoch,
-and what the old one may still say is dropped.
+When an engine dies, another one starts at once, with a higher epoch, and every open request goes on in it from the
+tokens that were delivered (`replay`); what the old one may still say is dropped. Engines that die without a token and
+outside of any step start after a back-off; after some of them in a row open requests end with `EngineDeadError`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from trivium.base.errors import EngineDeadError, TriviumError
+from trivium.base.errors import EngineDeadError, ModelError, TriviumError
 from trivium.engine.calls import CallTable
 from trivium.engine.incarnation import Incarnation
 from trivium.engine.messages import (
@@ -36,7 +37,9 @@ from trivium.engine.messages import (
     Ready,
     Refused,
     Reply,
+    Submit,
 )
+from trivium.engine.replay import Replay
 from trivium.engine.status import EngineStatus
 from trivium.engine.streams import OnNews, StreamTable, error_from, new_submit
 from trivium.engine.wire import decode_from_engine
@@ -49,9 +52,12 @@ logger = logging.getLogger(__name__)
 OnEnded = Callable[[AnswerReport], None]
 
 _WATCH_S = 0.2
-_BACKOFF_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
+_BACKOFF_S = (0.0, 0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Pause before the next engine, by the number of engines in a row from whose death nothing could be learnt."""
 _STABLE_S = 60.0
 """An engine that lived this long starts again without back-off."""
+_SAME_MODEL = ("fingerprint", "arithmetic", "max_model_len", "kv_tokens")
+"""What every engine of a client says of itself alike, or answers could not go on with the same bits."""
 
 
 _STALL_FACTOR = 6.0
@@ -68,6 +74,8 @@ class EngineClient:
         *,
         seed: int | None = None,
         heartbeat_timeout_s: float = 10.0,
+        max_held: int = 1024,
+        payload_again: Callable[[Mapping[str, object]], bytes] | None = None,
         on_progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
         """Prepare; nothing starts yet.
@@ -77,20 +85,26 @@ class EngineClient:
             payload: Written to the engine's standard input (its options).
             seed: Source of the seeds of requests that bring none; `None` takes the system's entropy.
             heartbeat_timeout_s: Seconds without a pulse after which the engine counts as dead.
+            max_held: Most new requests that wait while an engine is started again.
+            payload_again: Makes the payload of later engines from what the first said of itself, so that they are
+                like it; the same payload when `None`.
             on_progress: Told about loading as (stage, done, total).
         """
         self._command = tuple(command)
         self._payload = payload
+        self._payload_again = payload_again
         self._seeds = random.Random(seed)  # noqa: S311  (sampling seeds, not secrets)
         self._timeout_s = heartbeat_timeout_s
         self._on_progress = on_progress
         self._on_ended: OnEnded | None = None
         self._streams = StreamTable()
+        self._replay = Replay(self._streams, max_held)
         self._calls = CallTable()
         self._engine: Incarnation | None = None
         self._receiving: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
-        self._failures = 0
+        self._has_delivered = False
+        """Whether the present engine has delivered a token."""
         self._is_closing = False
         self._is_ready = False
         self._last_pulse_s = time.monotonic()
@@ -108,6 +122,7 @@ class EngineClient:
             is_ready=self._is_ready,
             heartbeat_age_s=max(time.monotonic() - self._last_pulse_s, self._loop_age_s),
             epoch=self._engine.epoch if self._engine else 0,
+            is_restarting=self._is_restarting,
             info=self._info,
             stats=self._stats,
             error=self._error,
@@ -148,12 +163,15 @@ class EngineClient:
         """Run a request and yield its news; the first delta, empty, says that it was accepted.
 
         Leaving the iteration early aborts the request. Errors are raised by the iteration. `on_news` is offered what
-        comes while the reader waits, unless it ends a choice; what it takes is not yielded.
+        comes while the reader waits, unless it ends a choice; what it takes is not yielded. When the engine dies the
+        request goes on in the next one; a new request waits for it.
 
         Raises:
             RequestError: The engine refused the request.
-            CapacityError: The queue is full, or the engine shuts down.
-            EngineDeadError: There is no engine, or it died while the request was open.
+            CapacityError: The queue is full, the engine shuts down, or too many wait while it is started again.
+            DeadlineExceededError: The request's deadline passed while it waited for an engine.
+            EngineDeadError: There is no engine, and none could be started that goes on with the request.
+            PoisonRequestError: The engine died twice at the same token of this request while it ran nothing else.
         """
         message = new_submit(
             prompt_ids,
@@ -164,11 +182,18 @@ class EngineClient:
             priority=priority,
             deadline_s=deadline_s,
         )
-        return self._streams.run(message, lambda: self._ready_engine().send(message), self.abort, on_news)
+        return self._streams.run(message, lambda: self._open(message), self.abort, on_news)
+
+    def _open(self, message: Submit) -> None:
+        if not self._is_restarting:
+            self._ready_engine()
+        self._replay.submit(message)
 
     async def abort(self, request_id: str) -> None:
         """End a request; unknown ids are ignored."""
-        if self._engine is not None and self._is_ready:
+        has_sent = self._replay.has_sent(request_id)
+        self._replay.leave(request_id)
+        if has_sent and self._engine is not None and self._is_ready:
             self._engine.send(Abort([request_id]))
 
     async def call(
@@ -183,19 +208,25 @@ class EngineClient:
         return await self._calls.ask(name, arguments, self._ready_engine().send, timeout_s=timeout_s)
 
     async def drain(self, timeout_s: float) -> bool:
-        """Let open requests finish and the engine exit; returns whether it did within the time."""
+        """Let open requests finish and the engine exit; returns whether it did within the time.
+
+        Requests that wait for an engine end with `CapacityError`.
+        """
         self._is_closing = True
         self.ready.clear()
-        if self._engine is None:
+        self._replay.hand_back()
+        engine = self._engine
+        if engine is None:
             return True
-        self._engine.send(Drain())
-        end_s = time.monotonic() + timeout_s
-        while time.monotonic() < end_s:
-            if self._engine.exit_code is not None:
-                await self._settle()
-                return True
-            await asyncio.sleep(0.02)
-        return False
+        engine.send(Drain())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while engine.exit_code is None:
+                    await _first_of(engine.is_left, 0.02)
+        if engine.exit_code is None:
+            return False
+        await self._hear_out(engine)
+        return True
 
     async def close(self) -> None:
         """Kill the engine, end every open request with an error, and stop watching."""
@@ -204,14 +235,20 @@ class EngineClient:
         self.ready.clear()
         await _cancel(self._watching)
         await _cancel(self._receiving)
-        self._end_open("the server is shutting down")
+        self._replay.pause()
+        self._replay.give_up("the server is shutting down")
+        self._calls.fail_all("the server is shutting down")
         if self._engine is not None:
             self._engine.close()
             self._engine = None
 
-    @property
-    def _gave_up(self) -> bool:
+    def _has_given_up(self) -> bool:
         return self._is_closing or self._fatal is not None
+
+    @property
+    def _is_restarting(self) -> bool:
+        """Whether there was an engine, and another one is about to be there."""
+        return not self._is_ready and bool(self._info) and not self._has_given_up()
 
     def _ready_engine(self) -> Incarnation:
         if self._engine is None or not self._is_ready:
@@ -221,29 +258,38 @@ class EngineClient:
     def _spawn(self, epoch: int) -> None:
         self._error = "the model is loading"
         self._last_pulse_s = time.monotonic()
-        self._stats, self._loop_age_s = {}, 0.0
+        self._stats, self._loop_age_s, self._has_delivered = {}, 0.0, False
         self._engine = Incarnation(self._command, self._payload, epoch)
         self._receiving = asyncio.create_task(self._receive(self._engine), name="trivium-engine-receive")
 
     async def _receive(self, engine: Incarnation) -> None:
         while True:
-            payload = await engine.receive()
-            try:
-                message = decode_from_engine(payload)
-            except ValueError:
-                logger.exception("dropped an engine message that cannot be read")
-                continue
-            if message.epoch == engine.epoch:
-                self._take(message)
+            self._hear(engine, await engine.receive())
+
+    def _hear(self, engine: Incarnation, payload: bytes) -> None:
+        try:
+            message = decode_from_engine(payload)
+        except ValueError:
+            logger.exception("dropped an engine message that cannot be read")
+            return
+        if message.epoch == engine.epoch:
+            self._take(message)
+
+    async def _hear_out(self, engine: Incarnation) -> None:
+        """End an engine's process, and take what it had said before."""
+        await _cancel(self._receiving)
+        for payload in await engine.end():
+            self._hear(engine, payload)
 
     def _take(self, message: FromEngine) -> None:
         match message:
             case Deltas():
-                self._hear(message)
-            case Heartbeat():
-                self._beat(message)
+                self._deliver(message)
             case Refused():
                 self._streams.refuse(message)
+                self._replay.advance()
+            case Heartbeat():
+                self._beat(message)
             case Reply():
                 self._calls.settle(message)
             case Loading():
@@ -251,18 +297,40 @@ class EngineClient:
                 if self._on_progress is not None:
                     self._on_progress(message.stage, message.done, message.total)
             case Ready():
-                self._info, self._error, self._is_ready = message.info, None, True
-                self._last_pulse_s = time.monotonic()
-                self.ready.set()
+                self._begin(message.info)
             case Fatal():
-                self._fatal = error_from(message.kind, message.message)
-                self._error = message.message
+                self._fail(error_from(message.kind, message.message))
 
-    def _hear(self, message: Deltas) -> None:
+    def _deliver(self, message: Deltas) -> None:
         if self._on_ended is not None:
             for ended in message.ended:
                 self._on_ended(ended)
         self._streams.feed_all(message.deltas)
+        if not self._has_delivered:
+            self._has_delivered = any(news.token_ids for news in message.deltas)
+        self._replay.advance()
+
+    def _begin(self, info: dict[str, object]) -> None:
+        """Use an engine that is ready, if it is like those before it."""
+        self._last_pulse_s = time.monotonic()
+        others = [f"{key} was {self._info.get(key)}, is {info.get(key)}" for key in _SAME_MODEL if self._info
+                  and self._info.get(key) != info.get(key)]  # fmt: skip
+        if others:
+            what = "; ".join(others)
+            self._fail(ModelError(f"the model's files changed while they were served ({what}); restart the server"))
+            return
+        if not self._info and self._payload_again is not None:
+            self._payload = self._payload_again(info)
+        self._info, self._error, self._is_ready = info, None, True
+        if self._engine is not None:
+            self._replay.begin(self._engine.send)
+        if not self._is_closing:
+            self.ready.set()
+
+    def _fail(self, error: TriviumError) -> None:
+        """Give up: another engine would fail too."""
+        self._fatal, self._error = error, str(error)
+        self._replay.give_up(f"the engine cannot be started again: {error}")
 
     def _beat(self, message: Heartbeat) -> None:
         self._last_pulse_s = time.monotonic()
@@ -272,16 +340,15 @@ class EngineClient:
 
     async def _watch(self) -> None:
         """Notice that the engine is gone or frozen, and start another."""
-        while True:
-            await asyncio.sleep(_WATCH_S)
+        while not self._has_given_up():
             engine = self._engine
-            if engine is None or self._gave_up:
+            if engine is None:
+                await asyncio.sleep(_WATCH_S)
                 continue
+            await _first_of(engine.is_left, _WATCH_S)
+            self._replay.tick()
             reason = self._reason_dead(engine)
-            if reason is None:
-                continue
-            await self._settle()
-            if not self._gave_up:
+            if not self._has_given_up() and (reason is not None or engine.is_left.is_set()):
                 await self._restart(engine, reason)
 
     def _reason_dead(self, engine: Incarnation) -> str | None:
@@ -296,28 +363,54 @@ class EngineClient:
             return f"the engine's loop has not moved for {stuck_s:.1f} s"
         return None
 
-    async def _settle(self) -> None:
-        """Read what a dead engine said last."""
-        await asyncio.sleep(0.05)
+    async def _restart(self, engine: Incarnation, reason: str | None) -> None:
+        """Bury an engine and start the next, which goes on with all open requests.
 
-    async def _restart(self, engine: Incarnation, reason: str) -> None:
-        logger.error("%s; %d open requests end with an error; starting a new engine", reason, len(self._streams))
-        was_stable = time.monotonic() - engine.began_s > _STABLE_S
-        self._is_ready = False
-        self._error = reason
-        self.ready.clear()
-        self._end_open(reason)
-        self._failures = 0 if was_stable else self._failures + 1
-        await _cancel(self._receiving)
+        Args:
+            engine: Dead, or taken for dead.
+            reason: Why, if it is no plain exit.
+        """
+        self._stop_sending()
+        await self._hear_out(engine)
+        self._stop_sending()  # its last words may have been that it is ready
+        reason = reason or self._reason_dead(engine) or "the engine closed its sockets"
+        work = engine.last_work()
+        lived_s = time.monotonic() - engine.began_s
         engine.close()
         self._engine = None
-        await asyncio.sleep(_BACKOFF_S[min(self._failures, len(_BACKOFF_S) - 1)])
-        if not self._gave_up:
+        if self._has_given_up():
+            return
+        self._error = reason
+        self._calls.fail_all(reason)
+        has_done_well = self._has_delivered or lived_s > _STABLE_S
+        death = self._replay.died(work, reason, has_delivered=has_done_well)
+        suspects = f"; it was at work on {len(work.request_ids)} requests" if work.request_ids else ""
+        logger.error("%s%s; starting a new engine for %d open requests", reason, suspects, len(self._streams))
+        if death.condemned is not None:
+            logger.error("it ran nothing else, again: the request ends with an error",
+                         extra={"request_id": death.condemned})  # fmt: skip
+        await self._pause(_BACKOFF_S[min(death.num_futile, len(_BACKOFF_S) - 1)])
+        if not self._has_given_up():
             self._spawn(engine.epoch + 1)
 
-    def _end_open(self, reason: str) -> None:
-        self._streams.fail_all(EngineDeadError, f"{reason}; please send the request again")
-        self._calls.fail_all(reason)
+    def _stop_sending(self) -> None:
+        self._is_ready = False
+        self.ready.clear()
+        self._replay.pause()
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait before the next start, while deadlines go on."""
+        end_s = time.monotonic() + seconds
+        while (left_s := end_s - time.monotonic()) > 0 and not self._has_given_up():
+            self._replay.tick()
+            await asyncio.sleep(min(left_s, _WATCH_S))
+
+
+async def _first_of(event: asyncio.Event, timeout_s: float) -> None:
+    """Wait for an event, at most so long."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
 
 
 async def _cancel(task: asyncio.Task[None] | None) -> None:

@@ -5,6 +5,7 @@ Knows how to start, speak to and end a process; when that is due is decided in `
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import subprocess
@@ -12,8 +13,12 @@ import time
 from collections.abc import Sequence
 
 from trivium.engine.channel import Inlet, Outlet
+from trivium.engine.journal import LastWork, read_journal
 from trivium.engine.messages import ToEngine
 from trivium.engine.wire import Sockets, encode
+
+_EXIT_S = 1.0
+"""Seconds that a process which has closed its sockets gets to end by itself."""
 
 
 class Incarnation:
@@ -57,6 +62,25 @@ class Incarnation:
     def send(self, message: ToEngine) -> None:
         """Send a message; never blocks."""
         self._outlet.send(encode(message))
+
+    @property
+    def is_left(self) -> asyncio.Event:
+        """Set when the process has closed its sockets, as its end does."""
+        return self._inlet.is_left
+
+    async def end(self) -> list[bytes]:
+        """Kill the process if it lives, wait until its memory is free, and return what it had said last."""
+        if self._inlet.is_left.is_set():  # on its way out by itself: let it say its own exit code
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(self._process.wait, _EXIT_S)
+        if self.exit_code is None:
+            self._process.kill()
+            await asyncio.to_thread(self._process.wait)
+        return await self._inlet.rest()
+
+    def last_work(self) -> LastWork:
+        """Return what the process was at work on when it ended."""
+        return read_journal(self._sockets.folder)
 
     def close(self) -> None:
         """Kill the process if it lives, and remove the sockets."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from trivium.engine.stats import EngineStats, StepTimes
 if TYPE_CHECKING:
     from trivium.base.clock import Clock
     from trivium.config.sampling import SamplingParams
+    from trivium.engine.journal import Journal
     from trivium.engine.step_trace import StepTrace
     from trivium.runtime.executor import Executor
     from trivium.schedule.decision import ScheduledStep
@@ -73,6 +75,8 @@ class EngineLoop:
         """Where its steps are written down, if anywhere."""
         self._stats = EngineStats()
         self._times = StepTimes(self._stats)
+        self.journal: Journal | None = None
+        """Where a process of its own notes what it is at work on."""
 
     @property
     def has_work(self) -> bool:
@@ -102,8 +106,9 @@ class EngineLoop:
             RequestError: The request is refused; nothing of it remains.
             CapacityError: The queue is full.
         """
-        answers = admit(message, self.limits, self._tokenizer, now_s=self._clock.now_s())
-        self._scheduler.add(*(answer.request for answer in answers))
+        with self.journal.admitting(message.request_id) if self.journal is not None else nullcontext():
+            answers = admit(message, self.limits, self._tokenizer, now_s=self._clock.now_s())
+            self._scheduler.add(*(answer.request for answer in answers), was_accepted=message.was_accepted)
         for answer in answers:
             self._answers[answer.request.request_id] = answer
             if answer.deadline_at_s is not None:
@@ -173,6 +178,8 @@ class EngineLoop:
         if known is not scheduled:
             answers = [self._answers[entry.request.request_id] for entry in scheduled.entries]
             self._last_step = scheduled, answers
+            if self.journal is not None:
+                self.journal.note_step((answer.user_id, answer.request.choice) for answer in answers)
         return answers
 
     def _fail_step(self, scheduled: ScheduledStep, error: BaseException) -> None:

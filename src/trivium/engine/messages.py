@@ -2,7 +2,7 @@
 
 Replay contract: every message of the engine carries its epoch (which incarnation of the process speaks) and every
 `Delta` the index of its first output token. A client drops what comes from another epoch and what it has already seen.
-`Submit` together with the tokens so far suffices to continue a request elsewhere.
+A `Submit` that says what was delivered so far suffices to continue a request elsewhere.
 """
 
 from __future__ import annotations
@@ -14,6 +14,17 @@ from trivium.sampling.batch import TokenLogprobs
 from trivium.schedule.timeline import Timeline, WaitReason
 
 
+class Delivered(msgspec.Struct, kw_only=True):
+    """What a client has been told of one choice: enough to continue it elsewhere."""
+
+    token_ids: list[int] = []
+    cumulative_logprob: float = 0.0
+    """That of the last delta."""
+    cached_len: int = 0
+    """Prompt tokens that the choice found in the cache when it first started, once it has tokens."""
+    is_finished: bool = False
+
+
 class Submit(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Run a request; its `params.num_draws` choices answer separately."""
 
@@ -21,8 +32,12 @@ class Submit(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     prompt_ids: list[int]
     params: SamplingParams
     """With `seed` filled in by the client, so that the request can be replayed."""
-    output_ids: list[list[int]] = []
-    """Per choice, tokens already generated (replay); empty for a new request."""
+    delivered: list[Delivered] = []
+    """Per choice, what an earlier engine had delivered (replay); empty for a new request."""
+    was_accepted: bool = False
+    """Whether an earlier engine had taken it, so that a full queue does not refuse it."""
+    waited_s: float = 0.0
+    """Seconds since the request arrived, at its client."""
     adapter: str | None = None
     weight_generation: int = 0
     cache_salt: str = ""

@@ -125,7 +125,7 @@ def _read_token(answer: Answer, token: TokenId, logprobs: TokenLogprobs | None) 
         text=text,
         logprobs=None if logprobs is None else [logprobs],
         prompt_logprobs=None if answer.is_prompt_reported else _take_prompt_logprobs(answer),
-        cached_len=request.cached_len,
+        cached_len=_cached_len(answer),
         finish_reason=None if finish is None else finish.value,
         stop_reason=progress.stop_reason,
         cumulative_logprob=answer.cumulative_logprob,
@@ -142,7 +142,7 @@ def _scored(answer: Answer) -> Delta:
         token_ids=[],
         text="",
         prompt_logprobs=_take_prompt_logprobs(answer),
-        cached_len=request.cached_len,
+        cached_len=_cached_len(answer),
         finish_reason=FinishReason.LENGTH.value,
         cumulative_logprob=answer.cumulative_logprob,
     )
@@ -161,11 +161,16 @@ def failed(answer: Answer, error: TriviumError) -> Delta:
         first_token=answer.request.output_len,
         token_ids=[],
         text="",
-        cached_len=answer.request.cached_len,
+        cached_len=_cached_len(answer),
         finish_reason=FinishReason.ERROR.value,
         error=str(error),
         error_code=error.code,
     )
+
+
+def _cached_len(answer: Answer) -> int:
+    told = answer.told_cached_len
+    return answer.request.cached_len if told is None else told
 
 
 def _take_prompt_logprobs(answer: Answer) -> list[TokenLogprobs | None] | None:

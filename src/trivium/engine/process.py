@@ -2,7 +2,8 @@
 
 The parent starts `python -m trivium.assembly`, which builds the loop inside `EngineProcess.serve`. Two threads live
 here: the loop thread, which alone touches the engine, and the pulse thread of `engine.pulse`. The process ends when
-drained, or when its parent is gone; the folder of its sockets goes with it.
+drained, or when its parent is gone; the folder of its sockets goes with it. When the loop itself fails, the folder
+stays for the client, which reads in the journal what the engine was at work on.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import msgspec
 from trivium.base.errors import CapacityError, RequestError, TriviumError
 from trivium.base.garbage import freeze_what_is_loaded
 from trivium.engine.channel import Reader, Writer
+from trivium.engine.journal import Journal
 from trivium.engine.loop import EngineLoop
 from trivium.engine.messages import (
     Abort,
@@ -38,6 +40,7 @@ from trivium.engine.wire import address, decode_to_engine, encode
 
 logger = logging.getLogger(__name__)
 
+EXIT_LOOP_FAILED = 4
 STATS_S = PULSE_S / 2
 """Seconds between two readings of the counters while the loop works."""
 Build = Callable[[Callable[[str, int, int], None]], EngineLoop]
@@ -81,15 +84,25 @@ class EngineProcess:
             loop.report_ends()
             if loop.trace is not None:
                 loop.trace.watch(self, "_send", "send")
-            self._send(Ready(self._epoch, loop.info))
-            self._run(loop)
-            loop.close()
-            return 0
+            return self._work(loop)
         finally:
             self._pulse.stop()
             self._outbox.close()
             self._inbox.close()
-            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _work(self, loop: EngineLoop) -> int:
+        loop.journal = Journal(self._folder)
+        self._send(Ready(self._epoch, loop.info))
+        try:
+            self._run(loop)
+        except Exception:
+            logger.exception("the engine loop failed")
+            return EXIT_LOOP_FAILED
+        finally:
+            loop.journal.close()
+        loop.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return 0
 
     def _run(self, loop: EngineLoop) -> None:
         """Work until drained, or until the client is gone.

@@ -14,6 +14,8 @@ class EngineStatus:
     heartbeat_age_s: float
     """Seconds since the loop last moved, or since the last pulse, whichever is longer ago."""
     epoch: int
+    is_restarting: bool = False
+    """The process has died and another one starts; requests are taken, and wait for it."""
     info: dict[str, object] = field(default_factory=dict)
     stats: dict[str, object] = field(default_factory=dict)
     error: str | None = None

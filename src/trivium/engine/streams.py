@@ -1,18 +1,25 @@
-"""Open requests on the client's side: how one is sent, and its queue, fed with deltas and ended exactly once."""
+"""Open requests on the client's side: how one is sent, sent again, its queue, fed with deltas and ended exactly once.
+
+A stream remembers what was delivered of each choice. So when its engine is gone, `again` writes the request for the
+next engine, which continues where the dead one stopped; what was seen before is dropped.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from trivium.base import errors
 from trivium.base.errors import CapacityError, InternalError, RequestError, TriviumError
-from trivium.engine.messages import Delta, Refused, Submit
+from trivium.engine.messages import Delivered, Delta, Refused, Submit
 
 if TYPE_CHECKING:
     from random import Random
@@ -64,14 +71,51 @@ def new_submit(
 
 @dataclass(slots=True)
 class _Stream:
-    """What has come for a request and was not read yet; one task reads."""
+    """A request, what was delivered of it, and what has come and was not read yet; one task reads."""
 
-    num_open: int
-    next_token: dict[int, int] = field(default_factory=dict)
-    arrived: deque[Delta | TriviumError] = field(default_factory=deque)
+    message: Submit
+    began_s: float
     on_news: OnNews | None = None
+    delivered: list[Delivered] = field(default_factory=list)
+    num_open: int = 0
+    """Choices whose end has not been read."""
+    arrived: deque[Delta | TriviumError] = field(default_factory=deque)
     reader: asyncio.Future[None] | None = None
     """What the reader waits for, or waited for last."""
+    was_accepted: bool = False
+    """Whether an engine has taken the request."""
+    has_ended: bool = False
+    """Whether its last choice has ended, or an error has."""
+
+    def __post_init__(self) -> None:
+        self.num_open = self.message.params.num_draws
+        self.delivered = [Delivered() for _ in range(self.num_open)]
+
+    def take(self, news: Delta) -> None:
+        """Note what a delta delivers, and hand it on; drop it when it was seen before."""
+        told = self.delivered[news.choice]
+        if self.has_ended or told.is_finished or news.first_token < len(told.token_ids):
+            return
+        if news.first_token > len(told.token_ids):
+            self.end(InternalError(f"token {len(told.token_ids)} of choice {news.choice} was never delivered"))
+            return
+        if news.token_ids:
+            told.token_ids += news.token_ids
+            told.cumulative_logprob, told.cached_len = news.cumulative_logprob, news.cached_len
+        elif news.finish_reason is None:
+            if self.was_accepted:
+                return  # the next engine has accepted it too
+            self.was_accepted = True
+        if news.finish_reason is not None:
+            told.is_finished = True
+            self.has_ended = all(choice.is_finished for choice in self.delivered)
+        self.put(news)
+
+    def end(self, error: TriviumError) -> None:
+        """End with an error, unless everything has been delivered."""
+        if not self.has_ended:
+            self.has_ended = True
+            self.put(error)
 
     def put(self, item: Delta | TriviumError) -> None:
         """Hand something to the reader, or past it to `on_news`."""
@@ -104,7 +148,8 @@ class StreamTable:
 
     Invariants:
         A delta that was already seen (by its first token index) is dropped.
-        After the last choice's finish, or an error, the request is forgotten.
+        After the last choice's finish, or an error, nothing is delivered any more.
+        When it has been read to its end, or its reader has left, a request is forgotten.
     """
 
     def __init__(self) -> None:
@@ -116,16 +161,54 @@ class StreamTable:
     def __contains__(self, request_id: object) -> bool:
         return request_id in self._streams
 
+    def open_ids(self) -> list[str]:
+        """Return the requests that have not ended, in order of arrival."""
+        return [request_id for request_id, stream in self._streams.items() if not stream.has_ended]
+
+    def begun_ids(self) -> set[str]:
+        """Return those of which a token has been delivered."""
+        return {each for each, stream in self._streams.items() if any(told.token_ids for told in stream.delivered)}
+
+    def counts(self, request_id: str) -> list[int] | None:
+        """Return the number of tokens delivered of each choice, -1 for one that has ended; `None` for no request."""
+        stream = self._streams.get(request_id)
+        if stream is None or stream.has_ended:
+            return None
+        return [-1 if told.is_finished else len(told.token_ids) for told in stream.delivered]
+
+    def was_accepted(self, request_id: str) -> bool:
+        """Return whether an engine has taken a request that is open."""
+        return self._streams[request_id].was_accepted
+
+    def age_s(self, request_id: str, now_s: float) -> float:
+        """Return how long ago an open request arrived."""
+        return now_s - self._streams[request_id].began_s
+
+    def again(self, request_id: str, now_s: float) -> Submit:
+        """Write an open request for an engine that does not know it: with all that was delivered, and its age."""
+        stream = self._streams[request_id]
+        return structs.replace(
+            stream.message,
+            delivered=stream.delivered,
+            was_accepted=stream.was_accepted,
+            waited_s=now_s - stream.began_s,
+        )
+
+    def overdue_ids(self, now_s: float) -> list[str]:
+        """Return the open requests whose own deadline has passed."""
+        return [
+            each
+            for each, stream in self._streams.items()
+            if not stream.has_ended
+            and stream.message.deadline_s is not None
+            and now_s - stream.began_s >= stream.message.deadline_s
+        ]
+
     def feed(self, news: Delta) -> None:
         """Give a delta to its request; drop it when nobody waits or its tokens were seen."""
         stream = self._streams.get(news.request_id)
-        if stream is None:
-            return
-        if news.token_ids:
-            if news.first_token < stream.next_token.get(news.choice, 0):
-                return
-            stream.next_token[news.choice] = news.first_token + len(news.token_ids)
-        stream.put(news)
+        if stream is not None:
+            stream.take(news)
 
     def feed_all(self, deltas: Iterable[Delta]) -> None:
         """Give each delta to its request."""
@@ -141,7 +224,7 @@ class StreamTable:
         """End one request with an error."""
         stream = self._streams.get(request_id)
         if stream is not None:
-            stream.put(error)
+            stream.end(error)
 
     def fail_all(self, make_error: type[TriviumError], message: str) -> None:
         """End every open request with an error of its own."""
@@ -167,7 +250,7 @@ class StreamTable:
             TriviumError: The request could not be sent, was refused, or its engine died.
         """
         request_id = message.request_id
-        stream = self._open(request_id, message.params.num_draws, on_news)
+        stream = self._open(message, on_news)
         has_ended = False
         try:
             send()
@@ -188,12 +271,13 @@ class StreamTable:
             if not has_ended:
                 await abort(request_id)
 
-    def _open(self, request_id: str, num_choices: int, on_news: OnNews | None) -> _Stream:
+    def _open(self, message: Submit, on_news: OnNews | None) -> _Stream:
         """Begin to listen for a request.
 
         Raises:
             InternalError: The id is open already.
         """
+        request_id = message.request_id
         errors.ensure(request_id not in self._streams, f"request id '{request_id}' is open already")
-        stream = self._streams[request_id] = _Stream(num_choices, on_news=on_news)
+        stream = self._streams[request_id] = _Stream(message, time.monotonic(), on_news)
         return stream

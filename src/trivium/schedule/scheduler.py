@@ -80,8 +80,12 @@ class Scheduler:
 
     # -- arrivals and departures ------------------------------------------------------------------------------
 
-    def add(self, *requests: Request) -> None:
+    def add(self, *requests: Request, was_accepted: bool = False) -> None:
         """Queue requests, all or none (the choices of one user request arrive together).
+
+        Args:
+            requests: New, or continued from an earlier engine.
+            was_accepted: Whether an earlier engine had taken them: a full queue does not refuse them.
 
         Raises:
             PromptTooLongError: Prompt and wanted tokens exceed `max_model_len`.
@@ -90,7 +94,7 @@ class Scheduler:
             CapacityError: The queue is full; says when to try again.
         """
         try:
-            self._refuse(requests)
+            self._refuse(requests, was_accepted=was_accepted)
         except TriviumError:
             self._counters.num_refused += len(requests)
             raise
@@ -105,9 +109,11 @@ class Scheduler:
         if self._running.tables.num_free == 0:  # then nobody is chosen anew, and asked why others wait
             self.recorder.blocked(WaitReason.SEAT)
 
-    def _refuse(self, requests: Sequence[Request]) -> None:
+    def _refuse(self, requests: Sequence[Request], *, was_accepted: bool) -> None:
         for request in requests:
             self._limits.refuse_misfit(request)
+        if was_accepted:
+            return
         most = self._options.max_queue + self._options.max_num_seqs
         if len(requests) > most:
             raise InvalidParameterError(

@@ -23,6 +23,11 @@ class StatusPort(Protocol):
         ...
 
     @property
+    def is_restarting(self) -> bool:
+        """Whether the engine is started again: requests are taken, and wait for it."""
+        ...
+
+    @property
     def heartbeat_age_s(self) -> float:
         """Seconds since the loop last gave a sign of life."""
         ...

@@ -70,7 +70,7 @@ class Service:
         return None
 
     def check_ready(self) -> None:
-        """Refuse while no answer can be given.
+        """Refuse while no answer can be given; one can while the engine is started again, only later.
 
         Raises:
             ShuttingDownError: The server was told to stop.
@@ -79,7 +79,7 @@ class Service:
         if not self.jobs.is_accepting:
             raise ShuttingDownError("the server is shutting down", retry_after_s=5.0)
         reason = self.why_not_ready()
-        if reason is not None:
+        if reason is not None and not self.engine.status().is_restarting:
             raise NotReadyError(f"the model is not ready: {reason}", retry_after_s=2.0)
 
     async def encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:

@@ -123,7 +123,6 @@ def test_i05_an_engine_that_dies_tells_no_secret_either(server: TinyServer) -> N
     eventually(lambda: server.metrics()["trivium_requests_running"] > 0)
     server.engine.kill()
     asking.join(20)
-    assert "engine_dead" in answers[0]
     assert "SENTINEL" not in answers[0]
     eventually(lambda: server.client.get("/health").is_success, 20)
     assert any("signal 9" in line for line in server.log)

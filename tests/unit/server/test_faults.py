@@ -127,6 +127,13 @@ async def test_nothing_is_asked_of_an_engine_that_is_not_ready(site: Site) -> No
     assert site.engine.submitted == []
 
 
+async def test_requests_are_taken_while_the_engine_is_started_again(site: Site) -> None:
+    site.engine.condition.is_ready, site.engine.condition.is_restarting = False, True
+    assert (await site.complete()).status_code == 200
+    assert (await site.client.get("/v1/models")).status_code == 200
+    assert (await site.client.get("/health")).status_code == 503
+
+
 async def test_health_follows_readiness_and_heartbeat(make_site: MakeSite) -> None:
     site = make_site(heartbeat_timeout_s=10.0)
     condition = site.engine.condition

@@ -1,0 +1,87 @@
+"""An engine process over the tiny model that ends itself by SIGKILL at moments of its choice.
+
+Run as a program (`dying_engine.py DEATHS FOLDER EPOCH PARENT`, options on standard input), where DEATHS is a JSON list
+of objects::
+
+    {"request": "r3", "token": 5}      in every step that would draw the sixth token of choice 0 of r3
+    {"request": "r3", "token": 0}      in every step that runs any of its prompt
+    {"request": "r3"}                  whenever it is admitted
+    {"start": [2, 3]}                  in the second and third engine, before it is ready
+    {"fatal": [2]}                     in the second engine, with an error that trying again does not mend
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trivium.assembly.engine import build_engine
+from trivium.assembly.model import Report
+from trivium.assembly.process import unpack_options
+from trivium.base.errors import ConfigError
+from trivium.engine.loop import EngineLoop
+from trivium.engine.messages import Submit
+from trivium.engine.process import EngineProcess
+from trivium.schedule.decision import Entry, ScheduledStep
+
+
+def command(deaths: Sequence[dict[str, Any]]) -> list[str]:
+    """The command of an `EngineClient`."""
+    return [sys.executable, __file__, json.dumps(list(deaths))]
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kills(death: dict[str, Any], entry: Entry) -> bool:
+    """Whether running this part of a step is what the engine dies of."""
+    request = entry.request
+    if death.get("request") != request.request_id or "token" not in death:
+        return False
+    if death["token"] == 0:
+        return entry.start < request.prompt_len
+    return bool(entry.draws) and request.output_len == death["token"]
+
+
+def deadly(loop: EngineLoop, deaths: Sequence[dict[str, Any]]) -> EngineLoop:
+    """Make a loop die as said: in the middle of a step, after it was noted."""
+    answers_of, submit = loop._answers_of, loop.submit
+
+    def answers_or_death(scheduled: ScheduledStep) -> Any:
+        answers = answers_of(scheduled)
+        if any(kills(death, entry) for death in deaths for entry in scheduled.entries):
+            die()
+        return answers
+
+    def admit_or_die(message: Submit) -> None:
+        if any(death.get("request") == message.request_id and "token" not in death for death in deaths):
+            limits = loop.limits
+            object.__setattr__(limits, "rope_variant", lambda _: die())
+        submit(message)
+
+    loop._answers_of = answers_or_death  # type: ignore[method-assign]
+    loop.submit = admit_or_die  # type: ignore[method-assign]
+    return loop
+
+
+def main(deaths: Sequence[dict[str, Any]], folder: str, epoch: str, parent: str) -> int:
+    options = unpack_options(sys.stdin.buffer.read())
+
+    def build(report: Report) -> EngineLoop:
+        if any(int(epoch) in death.get("start", ()) for death in deaths):
+            die()
+        if any(int(epoch) in death.get("fatal", ()) for death in deaths):
+            raise ConfigError("there is no memory for it any more")
+        return deadly(build_engine(options, report), deaths)
+
+    return EngineProcess(Path(folder), int(epoch), int(parent)).serve(build)
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1]), *sys.argv[2:]))
