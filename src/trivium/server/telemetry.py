@@ -102,6 +102,7 @@ class _Silence:
     """The status of an engine that has said nothing; shows which metrics there are."""
 
     is_ready = False
+    is_restarting = False
     heartbeat_age_s = 0.0
     info: Mapping[str, object] = MappingProxyType({})
     stats: Mapping[str, object] = MappingProxyType({"step_seconds_buckets": [0] * (len(STEP_SECONDS_BUCKETS) + 1)})
