@@ -162,6 +162,7 @@ snapshots: $(STAMPS)/dev  ## write the public surface, the references and the na
 	$(PY) tools/make_snapshots.py
 	$(PY) tools/options_reference.py
 	$(PY) tools/http_reference.py
+	$(PY) tools/grafana_dashboard.py
 	$(PY) -m nanobind.stubgen -q -m trivium._C -o src/trivium/_C.pyi
 
 clean:  ## remove environments, builds and caches of this folder (downloaded models stay)

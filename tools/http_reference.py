@@ -76,7 +76,15 @@ def sections() -> Iterator[str]:
         ("code", "status"), sorted({(f"`{k.code}`", str(k.http_status)) for k in all_errors(TriviumError)})
     )
     yield from ("", "## Metrics", "")
-    yield from table(("name", "kind", "meaning"), ((f"`{n}`", kind, doc) for n, kind, doc in documented_metrics()))
+    yield "The last column is vLLM's name for the same; `--vllm-metric-names` shows it under that name too."
+    yield ""
+    names = ("name", "kind", "meaning", "in vLLM")
+    yield from table(names, ((f"`{n}`", kind, doc, code(theirs)) for n, kind, doc, theirs in documented_metrics()))
+
+
+def code(text: str) -> str:
+    """Write a word as code; nothing stays nothing."""
+    return f"`{text}`" if text else ""
 
 
 def routes() -> Iterator[tuple[str, str, str]]:

@@ -100,6 +100,7 @@ class FakeStatus:
     is_ready: bool = True
     is_restarting: bool = False
     heartbeat_age_s: float = 0.0
+    epoch: int = 1
     info: dict[str, object] = field(default_factory=dict)
     stats: dict[str, object] = field(default_factory=dict)
     error: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -124,3 +125,18 @@ def test_a_killed_engine_leaves_a_trace_of_its_steps_and_the_next_one_begins_its
     assert {event["pid"] for event in older} == {first.pid}
     newer = json.loads(path.read_text().rstrip().removesuffix("]") + "]")  # perhaps it had time to end it
     assert sum(event["name"] == "step" for event in newer) == 2
+
+
+def test_metrics_of_a_running_server_have_all_that_the_dashboard_shows(server: TinyServer) -> None:
+    dashboard = (Path(__file__).resolve().parents[2] / "docs" / "grafana" / "trivium.json").read_text()
+    server.complete(n=0)
+    body = server.complete(prompt="metrics", max_tokens=3, ignore_eos=True).json()
+    timeline(server, body["id"])
+    seen = {name.partition("{")[0] for name in server.metrics()}
+    assert set(re.findall(r"trivium_\w+", dashboard)) <= seen
+    metrics = server.metrics()
+    assert metrics["trivium_answer_seconds_count"] == metrics["trivium_queue_seconds_count"] >= 1
+    assert metrics["trivium_step_tokens_sum"] >= metrics["trivium_step_tokens_count"] >= 3
+    waiting = sum(value for name, value in metrics.items() if name.startswith("trivium_requests_waiting_by_reason"))
+    assert waiting == metrics["trivium_requests_waiting"] == 0
+    assert sum(value for name, value in metrics.items() if name.startswith("trivium_wait_seconds_total")) > 0

@@ -100,16 +100,16 @@ def build_engine(
         clock=SystemClock(),
         check_accounting=options.cache.check_accounting,
     )
-    _trace_steps(options, loop, executor, scheduler)
-    return loop
+    return _traced(options, loop, executor, scheduler)
 
 
-def _trace_steps(options: EngineOptions, loop: EngineLoop, executor: Executor, scheduler: Scheduler) -> None:
+def _traced(options: EngineOptions, loop: EngineLoop, executor: Executor, scheduler: Scheduler) -> EngineLoop:
     if options.trace.trace_steps is not None:
         from trivium.engine.step_trace import LoopTrace, StepTrace  # noqa: PLC0415  (only when asked for)
 
         trace = StepTrace(options.trace.trace_steps, options.trace.trace_steps_bytes)
         LoopTrace(trace, loop, executor, scheduler)
+    return loop
 
 
 def _max_model_len(options: EngineOptions, config: ModelConfig, kv_tokens: int) -> int:

@@ -55,6 +55,8 @@ class KVCache:
         self.index: PrefixIndex = RadixTree(spec, self.pools) if prefix_cache else NoPrefixIndex(len(self.pools))
         self._windows = [(idx, group.window) for idx, group in enumerate(spec.groups) if group.window is not None]
         self.has_windows = bool(self._windows)
+        self.num_evicted = 0
+        """Pages that cached prefixes gave up to make room."""
 
     def open(self, tokens: TokenArray, namespace: Hashable, max_len: int) -> Holding:
         """Start a holding with the longest cached prefix of `tokens`, at most `max_len` tokens.
@@ -106,7 +108,9 @@ class KVCache:
             if count <= 0:
                 continue
             if pool.num_free < count:
+                num_free = pool.num_free
                 self.index.evict(group, count)
+                self.num_evicted += pool.num_free - num_free
             holding.changed_from[group] = min(holding.changed_from[group], len(pages))
             holding.has_changed = True
             pages.extend(pool.take(count))

@@ -123,6 +123,8 @@ class ServerOptions:
     """Seconds without a sign of the engine's loop after which /health is no longer 200."""
     drain_timeout_s: float = 30.0
     """Seconds that running requests get after SIGTERM."""
+    vllm_metric_names: bool = False
+    """Show metrics a second time under vLLM's names, for dashboards that were made for it."""
     request_history: int = 1000
     """Finished requests whose timelines GET /v1/requests/{id} still shows; 0 keeps none."""
     ssl_certfile: Path | None = None

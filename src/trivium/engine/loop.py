@@ -143,7 +143,7 @@ class EngineLoop:
         if scheduled is not None:
             chosen = time.perf_counter()
             self._run(scheduled)
-            self._times.note(began, chosen, time.perf_counter())
+            self._times.note(began, chosen, time.perf_counter(), len(scheduled.step.token_ids))
             if self._check_accounting:
                 self._check()
         deltas, self._pending = self._pending, []
@@ -266,6 +266,11 @@ class EngineLoop:
         record.kv_waste = now.waste
         record.prefix_query_tokens_total, record.prefix_hit_tokens_total = now.queried_tokens, now.hit_tokens
         record.preemptions_total = now.num_preemptions
+        record.preemptions_by_kind_total = {str(kind): count for kind, count in now.preemptions.items()}
+        record.waiting_by_reason = {str(reason): count for reason, count in now.waiting_by_reason.items()}
+        record.wait_seconds_total = {str(reason): seconds for reason, seconds in now.waited_seconds.items()}
+        record.cached_tokens_total = {str(tier): count for tier, count in now.cached_tokens.items()}
+        record.evicted_pages_total = now.pages_evicted
         record.generation_tokens_total = now.drawn_tokens
         self._times.count()
         built: dict[str, object] = msgspec.to_builtins(record)

@@ -8,6 +8,7 @@ import msgspec
 
 _MOST_NOTED = 256
 
+STEP_TOKENS_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 STEP_SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -29,6 +30,17 @@ class EngineStats(msgspec.Struct, kw_only=True):
     prompt_tokens_total: int = 0
     generation_tokens_total: int = 0
     preemptions_total: int = 0
+    preemptions_by_kind_total: dict[str, int] = msgspec.field(default_factory=dict)
+    waiting_by_reason: dict[str, int] = msgspec.field(default_factory=dict)
+    wait_seconds_total: dict[str, float] = msgspec.field(default_factory=dict)
+    """Seconds that answers have waited, by reason, of the waits that have ended."""
+    cached_tokens_total: dict[str, int] = msgspec.field(default_factory=dict)
+    """Prompt tokens found in the cache, by where."""
+    evicted_pages_total: int = 0
+    step_tokens_total: int = 0
+    """Tokens that steps ran, those of prompts included."""
+    step_tokens_buckets: list[int] = msgspec.field(default_factory=lambda: [0] * (len(STEP_TOKENS_BUCKETS) + 1))
+    """Steps per number of tokens, by `STEP_TOKENS_BUCKETS`, as `step_seconds_buckets`."""
     steps_total: int = 0
     step_seconds_total: float = 0.0
     step_seconds_buckets: list[int] = msgspec.field(default_factory=lambda: [0] * (len(STEP_SECONDS_BUCKETS) + 1))
@@ -40,8 +52,10 @@ class EngineStats(msgspec.Struct, kw_only=True):
     step_errors_total: int = 0
     accounting_differences_total: int = 0
 
-    def observe_step(self, seconds: float, scheduler_seconds: float) -> None:
+    def observe_step(self, seconds: float, scheduler_seconds: float, num_tokens: int) -> None:
         """Count one step of this duration, part of which was spent to decide and build it."""
+        self.step_tokens_total += num_tokens
+        self.step_tokens_buckets[bisect_left(STEP_TOKENS_BUCKETS, num_tokens)] += 1
         self.steps_total += 1
         self.step_seconds_total += seconds
         self.step_seconds_buckets[bisect_left(STEP_SECONDS_BUCKETS, seconds)] += 1
@@ -57,16 +71,16 @@ class StepTimes:
     def __init__(self, stats: EngineStats) -> None:
         """Count in `stats`."""
         self._stats = stats
-        self._moments: list[tuple[float, float, float]] = []
+        self._moments: list[tuple[float, float, float, int]] = []
 
-    def note(self, began_s: float, chosen_s: float, ended_s: float) -> None:
-        """Note when a step began, was built, and ended."""
-        self._moments.append((began_s, chosen_s, ended_s))
+    def note(self, began_s: float, chosen_s: float, ended_s: float, num_tokens: int) -> None:
+        """Note when a step began, was built, and ended, and how many tokens it ran."""
+        self._moments.append((began_s, chosen_s, ended_s, num_tokens))
         if len(self._moments) == _MOST_NOTED:
             self.count()
 
     def count(self) -> None:
         """Count what was noted."""
-        for began_s, chosen_s, ended_s in self._moments:
-            self._stats.observe_step(ended_s - began_s, chosen_s - began_s)
+        for began_s, chosen_s, ended_s, num_tokens in self._moments:
+            self._stats.observe_step(ended_s - began_s, chosen_s - began_s, num_tokens)
         self._moments.clear()

@@ -12,6 +12,7 @@ from trivium.base.ids import FinishReason, TokenId
 if TYPE_CHECKING:
     from trivium.schedule.request import Request
     from trivium.schedule.step import Step
+    from trivium.schedule.timeline import PreemptionKind, Tier, WaitReason
 
 
 class Entry(msgspec.Struct, eq=False):
@@ -93,3 +94,11 @@ class SchedulerStats:
     """Arrivals that were turned away."""
     waste: float
     """Share of the used bytes that hold no token (ends of last pages), 0 to 1."""
+    pages_evicted: int
+    """Pages that cached prefixes gave up to make room."""
+    waiting_by_reason: dict[WaitReason, int]
+    waited_seconds: dict[WaitReason, float]
+    """Seconds by reason, of the waits that have ended."""
+    cached_tokens: dict[Tier, int]
+    """Prompt tokens found at first starts, by where."""
+    preemptions: dict[PreemptionKind, int]

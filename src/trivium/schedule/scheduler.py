@@ -284,4 +284,4 @@ class Scheduler:
 
     def stats(self) -> SchedulerStats:
         """Return counters since the start and the state now."""
-        return summarize(self._counters, self._cache, self._running.requests, len(self._waiting))
+        return summarize(self._counters, self.recorder, self._cache, self._running.requests, len(self._waiting))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from trivium.cache.kv_cache import KVCache
 from trivium.schedule.decision import SchedulerStats
+from trivium.schedule.recorder import Recorder
 from trivium.schedule.request import Request
 
 
@@ -23,8 +24,10 @@ class Counters:
     num_refused: int = 0
 
 
-def summarize(counters: Counters, cache: KVCache, running: Sequence[Request], num_waiting: int) -> SchedulerStats:
-    """Put counters and pools together.
+def summarize(
+    counters: Counters, recorder: Recorder, cache: KVCache, running: Sequence[Request], num_waiting: int
+) -> SchedulerStats:
+    """Put counters, sums over timelines and pools together.
 
     Cost: O(running requests).
     """
@@ -47,6 +50,11 @@ def summarize(counters: Counters, cache: KVCache, running: Sequence[Request], nu
         num_aborted=counters.num_aborted,
         num_refused=counters.num_refused,
         waste=_waste(cache, running),
+        pages_evicted=cache.num_evicted,
+        waiting_by_reason=recorder.count_waiting(num_waiting),
+        waited_seconds=recorder.waited_seconds,
+        cached_tokens=recorder.cached_tokens,
+        preemptions=recorder.preemptions,
     )
 
 

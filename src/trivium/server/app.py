@@ -60,7 +60,9 @@ def build_app(
         chat_template=chat_template,
         options=options,
         served=served,
-        telemetry=Telemetry(engine.status, own_clock),
+        telemetry=Telemetry(
+            engine.status, own_clock, vllm_names_for=served.name if options.vllm_metric_names else None
+        ),
         doorkeeper=Doorkeeper(options),
         clock=own_clock,
     )

@@ -100,7 +100,7 @@ class Gate:
 
     def _record(self, visit: Visit) -> None:
         seconds = self._service.clock.now_s() - visit.began_s
-        self._service.telemetry.request_ended(visit.route, visit.status, seconds)
+        self._service.telemetry.request_ended(visit.route, visit.status, seconds, visit.error_code)
         if visit.record is not None:
             self._service.requests.end(visit.record, seconds)
         level = logging.DEBUG if visit.route in POLLED_ROUTES else logging.INFO

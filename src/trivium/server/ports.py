@@ -33,13 +33,18 @@ class StatusPort(Protocol):
         ...
 
     @property
+    def epoch(self) -> int:
+        """Which engine this is: 1 for the first, 0 before there is one."""
+        ...
+
+    @property
     def info(self) -> Mapping[str, object]:
         """What the engine said of itself when it became ready; empty before."""
         ...
 
     @property
     def stats(self) -> Mapping[str, object]:
-        """Counters of the last heartbeat; `telemetry.ENGINE_METRICS` lists the keys that are shown."""
+        """Counters of the last heartbeat; `engine_metrics` knows those that are shown."""
         ...
 
     @property

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from trivium import __version__
 from trivium.base.clock import Clock, SystemClock
 from trivium.config.options import ServerOptions
+from trivium.engine.messages import AnswerReport
 from trivium.server.auth import Doorkeeper
 from trivium.server.errors import NotReadyError, ShuttingDownError
 from trivium.server.open_jobs import OpenJobs
@@ -41,7 +42,11 @@ class Service:
     def __post_init__(self) -> None:
         self.texts = TokenTexts(self.tokenizer)
         self.requests = RequestLog(self.clock, history=self.options.request_history)
-        self.engine.watch_ends(self.requests.take)
+        self.engine.watch_ends(self._answer_ended)
+
+    def _answer_ended(self, report: AnswerReport) -> None:
+        self.telemetry.answer_ended(report)
+        self.requests.take(report)
 
     @property
     def context_len(self) -> int:
