@@ -6,6 +6,8 @@ tiny, so that eviction and preemption happen all the time; every step is followe
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,7 +18,9 @@ from support.scripted_executor import tokens_alone
 from trivium.base.errors import RequestTooLargeError
 from trivium.base.ids import FinishReason
 from trivium.cache.spec import KVGroup, KVSpec
-from trivium.schedule.choose import MAX_OVERTAKEN
+from trivium.schedule.admit import POLICIES
+from trivium.schedule.decision import ScheduledStep
+from trivium.schedule.orders import ORDERS
 from trivium.schedule.request import Request, RequestState
 
 prompts = st.one_of(
@@ -35,34 +39,50 @@ def spec_of(windows: list[int | None], page_len: int) -> KVSpec:
 
 
 class SchedulerStory(RuleBasedStateMachine):
-    """Requests come, run, are aborted; the cache is flushed; steps are discarded or lose members in flight."""
+    """Requests come, run, are aborted; the cache is flushed; steps are discarded or lose members in flight.
+
+    Whatever the order, the admission and the shares: nobody is overtaken once he is due, and where no request may be
+    preempted, none is.
+    """
 
     @initialize(
         windows=windows,
         page_len=st.sampled_from([1, 4, 16]),
         pool_len=st.integers(40, 110),
-        max_num_seqs=st.integers(1, 6),
-        budget=st.sampled_from([1, 3, 7, 32]),
-        rows=st.sampled_from([None, 1, 2]),
-        prefix_cache=st.sampled_from([True, True, True, False]),
+        sizes=st.fixed_dictionaries({
+            "max_num_seqs": st.integers(1, 6),
+            "max_num_batched_tokens": st.sampled_from([1, 3, 7, 32]),
+            "max_logit_rows": st.sampled_from([None, 1, 2]),
+            "prefix_cache": st.sampled_from([True, True, True, False]),
+        }),
+        policies=st.fixed_dictionaries({
+            "order": st.sampled_from(sorted(ORDERS)),
+            "admission": st.sampled_from(["max-utilization", "max-utilization", *sorted(POLICIES)]),
+            "aging_s": st.sampled_from([0.0, 3.0, 10.0, 1e6]),
+            "fair_share": st.booleans(),
+            "look_ahead": st.sampled_from([True, True, False]),
+            "tpot_target": st.none() | st.just(0.02),
+        }),
+        is_ruthless=st.booleans(),
     )
     def make(
         self,
         windows: list[int | None],
         page_len: int,
         pool_len: int,
-        max_num_seqs: int,
-        budget: int,
-        rows: int | None,
-        prefix_cache: bool,
+        sizes: dict[str, Any],
+        policies: dict[str, Any],
+        is_ruthless: bool,
     ) -> None:
+        self.aging_s, self.is_fair = policies["aging_s"], policies["fair_share"]
+        self.is_never_preempted = policies["admission"] != "max-utilization"
+        may_preempt = policies["order"] == "priority" and not self.is_never_preempted
         self.bench = Bench(
             spec_of(windows, page_len),
             pool_len // page_len + 1,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=budget,
-            max_logit_rows=rows,
-            prefix_cache=prefix_cache,
+            **sizes,
+            **policies,
+            preempt_for_priority=is_ruthless and may_preempt,
         )
         self.requests: list[Request] = []
 
@@ -71,31 +91,50 @@ class SchedulerStory(RuleBasedStateMachine):
         max_tokens=st.integers(0, 40),
         choices=st.sampled_from([1, 1, 1, 3]),
         scored_from=st.none() | st.none() | st.integers(0, 12),
+        whose=st.fixed_dictionaries({"priority": st.integers(-1, 1), "tenant": st.sampled_from("ab")}),
     )
-    def add(self, prompt: list[int], max_tokens: int, choices: int, scored_from: int | None) -> None:
-        group: list[Request] = []
-        for choice in range(choices):
-            group.append(
-                make_request(
-                    f"{len(self.requests) + choice}",
-                    prompt,
-                    max_tokens=max_tokens,
-                    choice=choice,
-                    leader=group[0] if group else None,
-                    prompt_logprobs=None if scored_from is None else 1,
-                    prompt_logprob_start=scored_from or 0,
-                )
+    def add(
+        self, prompt: list[int], max_tokens: int, choices: int, scored_from: int | None, whose: dict[str, Any]
+    ) -> None:
+        group = [
+            make_request(
+                f"{len(self.requests) + choice}",
+                prompt,
+                max_tokens=max_tokens,
+                choice=choice,
+                prompt_logprobs=None if scored_from is None else 1,
+                prompt_logprob_start=scored_from or 0,
+                **whose,
             )
+            for choice in range(choices)
+        ]
         try:
             self.bench.scheduler.add(*group)
         except RequestTooLargeError:
             return
         self.requests += group
 
-    @rule(count=st.integers(1, 12))
-    def step(self, count: int) -> None:
+    @rule(count=st.integers(1, 12), seconds=st.sampled_from([0.0, 0.01, 1.0]))
+    def step(self, count: int, seconds: float) -> None:
         for _ in range(count):
-            self.bench.step()
+            self.bench.clock.advance(seconds)
+            waiting = self.waiting()
+            scheduled = self.bench.next()
+            if scheduled is not None:
+                self.assert_nobody_due_is_overtaken(waiting, scheduled)
+                self.bench.executor.forward(scheduled.step)
+                self.bench.commit(scheduled)
+
+    def waiting(self) -> list[Request]:
+        return [request for request in self.requests if request.state is RequestState.WAITING]
+
+    def assert_nobody_due_is_overtaken(self, waiting: list[Request], scheduled: ScheduledStep) -> None:
+        started = [entry.request for entry in scheduled.entries if entry.is_fresh]
+        before_s = self.bench.clock.now_s() - self.aging_s
+        for late in (request for request in waiting if request.state is RequestState.WAITING):
+            if late.queued_s < before_s and late.held_by is None:
+                rivals = [one for one in started if not self.is_fair or one.tenant == late.tenant]
+                assert all(rival.sequence < late.sequence for rival in rivals), "a due request was overtaken"
 
     @rule(pick=st.integers(0, 1000))
     def abort(self, pick: int) -> None:
@@ -132,8 +171,9 @@ class SchedulerStory(RuleBasedStateMachine):
             assert self.bench.scheduler.check() == []
 
     @invariant()
-    def the_oldest_is_overtaken_a_bounded_number_of_times(self) -> None:
-        assert all(request.overtaken <= MAX_OVERTAKEN for request in getattr(self, "requests", []))
+    def who_may_not_be_preempted_is_not(self) -> None:
+        if hasattr(self, "bench") and self.is_never_preempted:
+            assert self.bench.scheduler.stats().num_preemptions == 0
 
     def teardown(self) -> None:
         if not hasattr(self, "bench"):

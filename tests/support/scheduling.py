@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -34,12 +35,12 @@ def make_request(
     *,
     max_tokens: int = 4,
     namespace: Hashable = (),
-    leader: Request | None = None,
     choice: int = 0,
     prompt_logprobs: int | None = None,
     prompt_logprob_start: int = 0,
+    **fields: Any,
 ) -> Request:
-    """Make a request of `prompt` that may draw `max_tokens` tokens."""
+    """Make a request of `prompt` that may draw `max_tokens` tokens; `fields` are further ones of `Request`."""
     params = SamplingParams(
         max_tokens=max_tokens, prompt_logprobs=prompt_logprobs, prompt_logprob_start=prompt_logprob_start, seed=1
     )
@@ -50,8 +51,8 @@ def make_request(
         params=params,
         limit_len=len(prompt) + max_tokens,
         namespace=namespace,
-        leader=leader,
         tokens=[TokenId(token) for token in prompt],
+        **fields,
     )
 
 
@@ -69,12 +70,16 @@ class Bench:
         max_model_len: int = 10_000,
         prefix_cache: bool = True,
         max_logit_rows: int | None = None,
+        **options: Any,
     ) -> None:
         pages = [num_pages] * len(spec.groups) if isinstance(num_pages, int) else list(num_pages)
         self.clock = FakeClock()
         self.scheduler = Scheduler(
             ScheduleOptions(
-                max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens, max_queue=max_queue
+                max_num_seqs=max_num_seqs,
+                max_num_batched_tokens=max_num_batched_tokens,
+                max_queue=max_queue,
+                **options,
             ),
             spec,
             pages,

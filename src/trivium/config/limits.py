@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ from trivium.base.errors import ConfigError
 from trivium.config.sizes import parse_bytes
 
 _MAX_INT32 = (1 << 31) - 1
+_LEAST_WEIGHT, _MOST_WEIGHT = 0.001, 1000.0
 
 RANGES: Mapping[str, tuple[float, float]] = {
     "max_model_len": (1, _MAX_INT32),
@@ -19,6 +20,10 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "max_num_seqs": (1, 65536),
     "max_num_batched_tokens": (1, 1 << 24),
     "max_queue": (1, _MAX_INT32),
+    "max_queue_wait": (0.001, 86400.0),
+    "aging_s": (0.0, 86400.0),
+    "tpot_target": (1e-4, 3600.0),
+    "ttft_target": (1e-4, 86400.0),
     "seed": (0, (1 << 64) - 1),
     "port": (0, 65535),
     "max_body_bytes": (1024, _MAX_INT32),
@@ -88,6 +93,27 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
         "the reference executor runs no plan; leave plan out, or set executor to native",
     ),
     Contradiction(
+        ("preempt_for_priority", "order"),
+        lambda preempts, order: preempts and order != "priority",
+        "only order priority says who is worth more than whom; set it, or leave preempt_for_priority out",
+    ),
+    Contradiction(
+        ("preempt_for_priority", "admission"),
+        lambda preempts, admission: preempts and admission != "max-utilization",
+        "requests that have started are never preempted then; leave preempt_for_priority out, or set admission to "
+        "max-utilization",
+    ),
+    Contradiction(
+        ("tenant_weight", "fair_share"),
+        lambda weights, is_fair: bool(weights) and not is_fair,
+        "weights are of fair shares; set fair_share, or leave tenant_weight out",
+    ),
+    Contradiction(
+        ("ttft_target", "tpot_target"),
+        lambda ttft, tpot: ttft is not None and tpot is None,
+        "prefills get whole steps unless there is a tpot_target; give both, or neither",
+    ),
+    Contradiction(
         ("workload", "prompts_file"),
         lambda workload, file: (workload == "file") != (file is not None),
         "workload 'file' and prompts_file belong together; give both or neither",
@@ -98,6 +124,27 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
         "concurrency, sweep and rate are three ways to load a server; give one",
     ),
 )
+
+
+def parse_weights(texts: Sequence[str], *, option: str = "tenant_weight") -> dict[str, float]:
+    """Read weights written as NAME=WEIGHT.
+
+    Raises:
+        ConfigError: One is written otherwise, is no number from 0.001 to 1000, or names a tenant twice.
+    """
+    weights: dict[str, float] = {}
+    for text in texts:
+        name, separator, number = text.rpartition("=")
+        try:
+            weight = float(number)
+        except ValueError:
+            weight = 0.0
+        if not separator or not name or not _LEAST_WEIGHT <= weight <= _MOST_WEIGHT:
+            raise ConfigError(f"{option} has {text!r}; it must be NAME=WEIGHT with a weight from 0.001 to 1000")
+        if name in weights:
+            raise ConfigError(f"{option} names {name!r} twice; give each tenant one weight")
+        weights[name] = weight
+    return weights
 
 
 def check_value(name: str, value: Any, origin: str) -> None:
@@ -117,6 +164,8 @@ def check_value(name: str, value: Any, origin: str) -> None:
         raise refused(name, value, origin, "a text that is not empty")
     if name in FILES and not Path(value).is_file():
         raise refused(name, str(value), origin, "a file that exists")
+    if name == "tenant_weight":
+        parse_weights(value, option=f"{name} (from {origin})")
     if name == "kv_cache_memory":
         parse_bytes(value, option=f"{name} (from {origin})")
 

@@ -89,8 +89,31 @@ class ScheduleOptions:
     """Most answers that run at the same time."""
     max_num_batched_tokens: int = 512
     """Most tokens in one step; longer prompts run in chunks."""
+    order: Literal["srf", "fcfs", "lpm", "dfs", "hrrn", "priority"] = "srf"
+    """Who starts next: srf (shortest remaining prefill; the oldest gets half of each step), fcfs (arrival), lpm
+    (longest cached prefix), dfs (depth first through the tree of waiting prompts), hrrn (highest response ratio),
+    priority (smaller numbers first)."""
+    aging_s: float = 30.0
+    """Seconds after which a waiting request is overtaken by nobody, whatever the order."""
+    admission: Literal["max-utilization", "guaranteed-no-evict", "static-batch"] = "max-utilization"
+    """When a request may start: when its prompt and what running ones are expected to grow by fit (one may have to make
+    room later), when its longest answer fits beside theirs (it then runs to its end), or only in batches."""
+    look_ahead: bool = True
+    """Let requests that share a prefix wait until it was computed once."""
+    preempt_for_priority: bool = False
+    """Let a waiting request of better priority take the place of running ones; needs order priority."""
+    fair_share: bool = False
+    """Share computed tokens between tenants (API key, or the request's user) by weighted deficit round robin."""
+    tenant_weight: tuple[str, ...] = ()
+    """Weights of tenants for fair_share, as NAME=WEIGHT; 1 for those that are not named."""
     max_queue: int = 1024
     """Most answers that wait; more are refused with 503 and Retry-After."""
+    max_queue_wait: float | None = None
+    """Most seconds that a request may wait for its start; then it ends with 503 and Retry-After."""
+    tpot_target: float | None = None
+    """Seconds between two tokens of a running stream: prefills get only as many tokens of a step as keep it."""
+    ttft_target: float | None = None
+    """Seconds from arrival to the first token; where tpot_target would miss it, prefills get more."""
     logprobs_mode: Literal["raw", "processed"] = "raw"
     """Whether logprobs describe the model's distribution, or the one drawn from."""
     seed: int | None = None

@@ -1,9 +1,8 @@
 """From a `Submit` to the `Request`s of its choices: everything that can be refused is refused here.
 
 A submitted request becomes one `Request` per choice. Choices share prompt, seed and namespace; they differ in `choice`,
-which is part of the random key, and later ones wait for choice 0's prompt (`leader`). Tokens that an earlier engine
-delivered (replay) are appended to the prompt, and the automaton reads them, so that the stream goes on where it
-stopped; choices that had ended make no request.
+which is part of the random key. Tokens that an earlier engine delivered (replay) are appended to the prompt, and the
+automaton reads them, so that the stream goes on where it stopped; choices that had ended make no request.
 """
 
 from __future__ import annotations
@@ -98,7 +97,6 @@ def admit(message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: 
             limit_len=limit_len,
             arrival_s=arrival_s,
             priority=message.priority,
-            leader=answers[0].request if answers else None,
             tokens=[TokenId(token) for token in message.prompt_ids],
         )
         answer = _answer(message, request, OutputAutomaton(tokenizer, own, end_ids, stops=stops), bad_word_ids)

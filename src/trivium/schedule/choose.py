@@ -1,49 +1,72 @@
 """Who gets how many tokens of the next step.
 
-Every decoding request gets its token first, in the order in which they started (a budget smaller than the number of
-decoding requests lets the last started wait). What is left of the token budget goes to prefills::
+Every decoding request gets its token first (a budget smaller than their number lets the last ones wait). What is left
+of the token budget goes to prefills, running and waiting alike::
 
-    half        the oldest request that still has a prompt to compute, running or waiting: nothing starves
-    the rest    shortest first, running and waiting alike: a long prompt does not hold up short ones
-    what is     the oldest again
-    left over
+    oldest      where the order shares with it: half of what is left, so that it computes at no less than half speed
+    due         requests that came `aging_s` ago, oldest first: from then on nobody overtakes them
+    the rest    by the order (`orders`), turn by turn between tenants where shares are fair (`fair`)
+    left over   the oldest, or who is in front, again
 
-A waiting request starts in the step in which it gets its first tokens, if its pages fit (see `admit`). One that does
-not fit is passed by; but once `MAX_OVERTAKEN` later arrivals have started before the oldest waiting request, nobody
-else starts until it does. So a prompt is computed at no less than half the speed at which it would be without later
-arrivals, and memory is denied to the oldest for at most that many starts and the answers that then run.
-
-Other orders (longest cached prefix, tree order, priority) would replace the two rankings here: `sequence`, and
-tokens to compute.
+A waiting request starts in the step in which it gets its first tokens, if there is a seat, if its pages fit (`admit`),
+and if nobody is computing a prefix that it shares (`look_ahead`). One that does not fit is passed by, so it never
+blocks one that does, until it is due: then nobody else starts before it. So no request waits longer than `aging_s`
+while others overtake it. (One that is held for a prefix is not overtaken: its prefix is being computed.)
 """
 
 from __future__ import annotations
 
-from heapq import merge
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from trivium.base.errors import ensure
 from trivium.base.intmath import ceil_div
-from trivium.schedule.admit import Admission
+from trivium.schedule.budget import Front, TokenBudget
 from trivium.schedule.request import Request, RequestState
-from trivium.schedule.running import RunningSet, StepDraft
 from trivium.schedule.timeline import WaitReason
-from trivium.schedule.waiting import Ranked, WaitingQueue
 
-MAX_OVERTAKEN = 64
-"""Later arrivals that may start before the oldest waiting request."""
+if TYPE_CHECKING:
+    from trivium.base.clock import Clock
+    from trivium.schedule.admit import Admission
+    from trivium.schedule.look_ahead import LookAhead
+    from trivium.schedule.orders import Order
+    from trivium.schedule.recorder import Recorder
+    from trivium.schedule.running import RunningSet, StepDraft
+    from trivium.schedule.waiting import WaitingQueue
+
 PROBES_PER_STEP = 2
 """Waiting requests per step, in turns, that fit only if enough of them is cached, and are looked up to find out."""
+_MOST_PASSED = 4
+"""Requests by the order that may turn out not to fit before a step looks for those that need least."""
 
 
+@dataclass(slots=True, kw_only=True)
 class StepChooser:
     """Turns the waiting queue and the running set into the draft of a step."""
 
-    def __init__(self, waiting: WaitingQueue, running: RunningSet, admission: Admission, *, prefix_cache: bool) -> None:
-        self._waiting = waiting
-        self._running = running
-        self._admission = admission
-        self._probes = PROBES_PER_STEP if prefix_cache else 0
-        self._probed_until = -1
+    waiting: WaitingQueue
+    running: RunningSet
+    admission: Admission
+    """Whether pages fit."""
+    look_ahead: LookAhead | None
+    """Whose prefix is being computed; `None` holds nobody."""
+    budget: TokenBudget
+    """Tokens of a step for prefills."""
+    recorder: Recorder
+    """Told who is held."""
+    clock: Clock
+    order: Order
+    """Rules of the order; its index is in `waiting`."""
+    aging_s: float
+    """Seconds after which a waiting request is overtaken by nobody."""
+    may_preempt: bool
+    """Whether a waiting request of better priority takes the place of running ones."""
+    may_probe: bool
+    """Whether a request that does not fit by its length may fit by what is cached of it."""
+    _probed_until: int = -1
+    _may_start: bool = False
+    _due_before_s: float = 0.0
+    _is_due_waiting: bool = False
 
     def choose(self, draft: StepDraft) -> None:
         """Fill `draft` with entries.
@@ -51,114 +74,144 @@ class StepChooser:
         Effects:
             Waiting requests may start; running ones may be preempted and then lie in `RunningSet.preempted`.
         """
-        self._running.grant_decodes(draft)
-        if draft.tokens_left and (len(self._waiting) or len(draft.entries) < len(self._running.requests)):
+        self._may_start = self.waiting.num_ready > 0 and not (
+            self.admission.policy.is_batchwise and self.running.requests
+        )
+        self._due_before_s = self.clock.now_s() - self.aging_s
+        self._is_due_waiting = False
+        if self.may_preempt and self._may_start:
+            self._make_room()
+        self.running.grant_decodes(draft)
+        if draft.tokens_left and (self.waiting.num_ready or len(draft.entries) < len(self.running.requests)):
             self._share_prefill(draft)
 
     def why_nobody_more(self, draft: StepDraft) -> WaitReason:
         """Return what keeps the requests that still wait, and are not held, from starting after this choice."""
-        head = self._waiting.oldest()
-        if head is None:
+        if self.waiting.num_ready == 0:
             return WaitReason.STEP
-        if self._running.tables.num_free == 0:
+        if self.running.tables.num_free == 0:
             return WaitReason.SEAT
+        if self.admission.policy.is_batchwise and not self._may_start:
+            return WaitReason.BATCH
         if draft.tokens_left == 0 or draft.rows_left <= 0:
             return WaitReason.BUDGET
-        return WaitReason.ORDER if head.overtaken >= MAX_OVERTAKEN else WaitReason.PAGES
+        return WaitReason.ORDER if self._is_due_waiting else WaitReason.PAGES
+
+    # -- prefills -----------------------------------------------------------------------------------------------
 
     def _share_prefill(self, draft: StepDraft) -> None:
-        prefilling: list[Ranked] = sorted(
-            (request.target_len - request.computed_len, request.sequence, request)
-            for request in self._running.requests
-            if request.target_len - request.computed_len > 1
-        )
-        head = None
+        prefilling = [request for request in self.running.requests if request.target_len - request.computed_len > 1]
         if self._can_start(draft):
-            self._admission.begin_step(self._running.requests)
-            head = self._waiting.oldest()
-        oldest = min(
-            (request for request in [head, *(ranked[2] for ranked in prefilling)] if request is not None),
-            key=lambda request: request.sequence,
-            default=None,
-        )
-        if oldest is None:
-            return
-        self._offer(draft, oldest, ceil_div(draft.tokens_left, 2))
-        self._offer_shortest(draft, prefilling, oldest)
-        if oldest.state is RequestState.RUNNING:
-            self._running.grant(draft, oldest, oldest.target_len)
+            self.admission.begin_step(self.running.requests)
+        if self.budget.is_adaptive:
+            self._limit(draft, prefilling)
+        oldest = self._oldest(draft, prefilling) if self.order.shares_with_oldest else None
+        if oldest is not None:
+            self._offer(draft, oldest, ceil_div(draft.tokens_left, 2))
+        if self._offer_due(draft, prefilling):
+            self._offer_in_order(draft, prefilling)
+        for request in prefilling if oldest is None else [oldest, *prefilling]:
+            if draft.tokens_left and request.state is RequestState.RUNNING:
+                self.running.grant(draft, request, request.target_len)
 
-    def _offer_shortest(self, draft: StepDraft, prefilling: list[Ranked], oldest: Request) -> None:
-        """Offer what is left to everyone but `oldest`, shortest first, until a waiting request does not fit."""
-        is_passed_by = False
-        for _, _, request in merge(prefilling, self._startable(draft)):
+    def _limit(self, draft: StepDraft, prefilling: list[Request]) -> None:
+        """Leave only as many tokens for prefills as keep the targets."""
+        front = min(prefilling, key=lambda request: request.sequence, default=self.waiting.oldest())
+        told = None
+        if front is not None:
+            left = front.target_len - front.computed_len
+            told = Front(left, self.clock.now_s() - front.queued_s)
+        draft.tokens_left = min(draft.tokens_left, self.budget.for_prefills(len(draft.entries), told))
+
+    def _oldest(self, draft: StepDraft, prefilling: list[Request]) -> Request | None:
+        head = self.waiting.oldest() if self._can_start(draft) else None
+        known = [request for request in (head, *prefilling) if request is not None]
+        return min(known, key=lambda request: request.sequence, default=None)
+
+    def _offer_due(self, draft: StepDraft, prefilling: list[Request]) -> bool:
+        """Offer to those that nobody may overtake; return whether all of them have started, or none is left."""
+        if not self._can_start(draft):
+            return True
+        due = self.waiting.due(self._due_before_s)
+        if not self.order.shares_with_oldest:
+            due += [request for request in prefilling if request.queued_s < self._due_before_s]
+            due.sort(key=lambda request: request.sequence)
+        for request in due:
+            self._offer(draft, request, draft.tokens_left)
+            if request.state is RequestState.WAITING and request.held_by is None:
+                self._is_due_waiting = True
+                return False
+        return True
+
+    def _offer_in_order(self, draft: StepDraft, prefilling: list[Request]) -> None:
+        """Offer what is left, best first, until the tokens are given, or too many were found not to fit."""
+        num_passed = 0
+        for request in self.waiting.offers(prefilling, self._due_before_s):
             if draft.tokens_left == 0:
                 return
-            if request is oldest:
-                continue
-            if request.state is RequestState.WAITING:
-                if not self._waiting.is_startable(request):
-                    continue
-                if not self._admission.fits_uncached(request.need_len):
-                    # Nor does any that needs more, unless enough of it is cached.
-                    is_passed_by = True
-                    break
+            if request.state is RequestState.WAITING and not self._can_start(draft):
+                return
             self._offer(draft, request, draft.tokens_left)
-        for _, _, request in prefilling:
-            if request is not oldest and request.state is RequestState.RUNNING and request not in draft.entries:
-                self._running.grant(draft, request, draft.tokens_left)
-        if is_passed_by:
+            num_passed += request.state is RequestState.WAITING and request.held_by is None
+            if num_passed == _MOST_PASSED:
+                break
+        if num_passed:
+            self._offer_smallest(draft)
             self._probe(draft)
 
+    def _offer_smallest(self, draft: StepDraft) -> None:
+        """Offer to those that need least, as long as they fit: somebody who needs more was passed by."""
+        for request in self.waiting.by_need():
+            if draft.tokens_left == 0 or not self._can_start(draft) or not self.admission.fits_uncached(request):
+                return
+            self._offer(draft, request, draft.tokens_left)
+
     def _probe(self, draft: StepDraft) -> None:
-        """Look up a few of those that were passed by."""
-        if not self._startable(draft):
-            return
-        batch = self._waiting.after(self._probed_until, self._probes)
+        """Look up a few that may fit by what is cached of them."""
+        batch = self.waiting.after(self._probed_until, PROBES_PER_STEP if self.may_probe else 0)
         self._probed_until = batch[-1].sequence if batch else -1
         for request in batch:
-            if draft.tokens_left and self._waiting.is_startable(request):
+            if request.state is RequestState.WAITING and request.held_by is None:
                 self._offer(draft, request, draft.tokens_left)
 
+    # -- starts -------------------------------------------------------------------------------------------------
+
     def _can_start(self, draft: StepDraft) -> bool:
-        has_room = self._running.tables.num_free > 0 and draft.rows_left > 0
-        return has_room and not draft.has_preempted and len(self._waiting) > 0
-
-    def _may_start(self, request: Request) -> bool:
-        """Return whether a waiting request would not overtake one that was overtaken too often."""
-        head = self._waiting.oldest()
-        return head is None or head.overtaken < MAX_OVERTAKEN or request.sequence <= head.sequence
-
-    def _startable(self, draft: StepDraft) -> list[Ranked]:
-        """Return whom the rules let start, by need; only the oldest once it was overtaken too often."""
-        if not self._can_start(draft):
-            return []
-        head = self._waiting.oldest()
-        if head is not None and head.overtaken >= MAX_OVERTAKEN:
-            return [(head.need_len, head.sequence, head)]
-        return self._waiting.by_need()
+        has_room = self.running.tables.num_free > 0 and draft.rows_left > 0
+        return self._may_start and has_room and not draft.has_preempted
 
     def _offer(self, draft: StepDraft, request: Request, num_tokens: int) -> None:
-        """Give a request up to `num_tokens` tokens, starting it first when it waits and fits."""
+        """Give a request up to `num_tokens` tokens, starting it first when it waits and may."""
         if request.state is RequestState.RUNNING:
-            self._running.grant(draft, request, num_tokens)
+            self.running.grant(draft, request, num_tokens)
             return
-        if not self._can_start(draft) or not self._may_start(request):
+        if draft.tokens_left == 0 or not self._can_start(draft):
             return
-        holding = self._admission.try_open(request)
+        if self.look_ahead is not None and self.look_ahead.hold(request):
+            self.waiting.withdraw(request)
+            self.recorder.hold(request, WaitReason.PREFIX)
+            return
+        holding = self.admission.try_open(request)
         if holding is None:
             return
-        self._running.start(request, holding)
-        self._running.grant(draft, request, num_tokens)
+        self.waiting.remove(request)
+        if request.num_preemptions == 0:
+            request.cached_len = min(holding.cached_len, request.prompt_len - 1)
+        if self.look_ahead is not None:
+            self.look_ahead.begin(request)
+        self.running.start(request, holding)
+        self.running.grant(draft, request, num_tokens)
         ensure(request in draft.entries, f"{request.request_id} fits and got no token")
         draft.entries[request].is_fresh = True
-        self._note_start(request, holding.cached_len)
 
-    def _note_start(self, request: Request, cached_len: int) -> None:
-        self._waiting.remove(request)
-        request.overtaken = 0
-        if request.num_preemptions == 0:
-            request.cached_len = min(cached_len, request.prompt_len - 1)
-        head = self._waiting.oldest()
-        if head is not None and head.sequence < request.sequence:
-            head.overtaken += 1
+    def _make_room(self) -> None:
+        """Let running requests of worse priority make room for the waiting one of the best, if that does it."""
+        best = next(self.waiting.offers((), self._due_before_s), None)
+        if best is None or not self.running.requests or self.running.requests[-1].priority <= best.priority:
+            return
+        self.admission.begin_step(self.running.requests)
+        lacking = self.admission.lacking(best)
+        if self.running.tables.num_free and all(count <= 0 for count in lacking):
+            return
+        for victim in self.running.worse_than(best, lacking):
+            self.running.preempt(victim)

@@ -52,7 +52,6 @@ class Recorder:
         self._seconds = [0.0] * len(_REASONS)
         self._reason = WaitReason.STEP
         self._since_s = clock.now_s()
-        self._followers: dict[Request, list[Request]] = {}
         self._num_own: Counter[WaitReason] = Counter()
         self.waited_seconds: dict[WaitReason, float] = dict.fromkeys(WaitReason, 0.0)
         """Seconds by reason of all waits that have ended."""
@@ -77,16 +76,14 @@ class Recorder:
             self._seconds[_REASONS.index(self._reason)] += now_s - self._since_s
             self._reason, self._since_s = reason, now_s
 
-    def hold(self, request: Request, reason: WaitReason, *, leader: Request | None = None) -> None:
-        """Note that a waiting request waits for something of its own; for the prompt of `leader`, if one is named."""
+    def hold(self, request: Request, reason: WaitReason) -> None:
+        """Note that a waiting request waits for something of its own."""
         wait = request.wait
         if wait is None or wait.own is reason:
             return
         self._end_part(wait, self._clock.now_s())
         wait.own, wait.reading = reason, None
         self._num_own[reason] += 1
-        if leader is not None:
-            self._followers.setdefault(leader, []).append(request)
 
     def release(self, request: Request) -> None:
         """Note that a request that was held waits like all others from now on."""
@@ -126,25 +123,21 @@ class Recorder:
                 self.cached_tokens[tier] += num_tokens
         request.timeline.add_start(Start(at_s=now_s - request.arrival_s, waited=waited, cached=dict(cached)))
 
-    def computed(self, request: Request, start: int, num_tokens: int, chosen_s: float) -> None:
+    def computed(self, request: Request, start: int, num_tokens: int, chosen_s: float, *, has_drawn: bool) -> None:
         """Note that a step ran known tokens of a request; told of prompts and of what preemptions lost, not of decodes.
 
         Args:
-            request: Its `computed_len` is that after the step.
+            request: Whose they are.
             start: Position of the first token that ran.
             num_tokens: How many ran.
             chosen_s: When the step was chosen.
+            has_drawn: Whether the step drew a token of it, maybe its first.
         """
         now_s = self._clock.now_s()
         chunk = Chunk(at_s=chosen_s - request.arrival_s, seconds=now_s - chosen_s, start=start, num_tokens=num_tokens)
         request.timeline.add_chunk(chunk)
-        if request.computed_len >= request.prompt_len:
-            self._release_followers(request)
-
-    def drew_first(self, request: Request) -> None:
-        """Note a request's first token, unless it was noted before."""
-        if request.timeline.first_token_s is None:
-            request.timeline.first_token_s = self._clock.now_s() - request.arrival_s
+        if has_drawn and request.timeline.first_token_s is None:
+            request.timeline.first_token_s = now_s - request.arrival_s
 
     def preempted(self, request: Request, num_tokens: int, kind: PreemptionKind = PreemptionKind.RECOMPUTE) -> None:
         """Note that a running request had to make room, giving up the KV of so many tokens, and waits again."""
@@ -159,7 +152,6 @@ class Recorder:
         now_s = self._clock.now_s()
         request.timeline.unstarted = self._end_wait(request, now_s)
         request.timeline.finished_s = now_s - request.arrival_s
-        self._release_followers(request)
 
     # -- accounts ---------------------------------------------------------------------------------------------
 
@@ -198,7 +190,3 @@ class Recorder:
         for reason, seconds in wait.sums.items():
             self.waited_seconds[reason] += seconds
         return wait.sums
-
-    def _release_followers(self, leader: Request) -> None:
-        for follower in self._followers.pop(leader, ()):
-            self.release(follower)

@@ -7,8 +7,8 @@
 
     cached_len <= computed_len <= target_len = len(tokens) <= limit_len
 
-A request with n > 1 is n `Request`s that share a prompt; the later choices wait for the first one's prompt
-(`leader`), then find it in the cache.
+A request with n > 1 is n `Request`s that share a prompt; the look-ahead lets the later ones wait for the first one's
+prompt, which they then find in the cache.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from trivium.base.errors import InternalError
 from trivium.base.ids import FinishReason, PageId, RequestId, TokenId
 from trivium.schedule.timeline import Timeline
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from trivium.cache.kv_cache import Holding
     from trivium.config.sampling import SamplingParams
     from trivium.schedule.recorder import Wait
+    from trivium.schedule.step import Int32Array
 
 
 class RequestState(Enum):
@@ -58,9 +61,10 @@ class Request:
     """Hard end: prompt_len + max_tokens, at most max_model_len."""
     arrival_s: float = 0.0
     priority: int = 0
+    """Smaller starts first, where the order looks at it."""
+    tenant: str = ""
+    """Who asks: the name of an API key, or the `user` of the request; shares are fair between tenants where asked."""
     adapter_slot: int = -1
-    leader: Request | None = None
-    """Choice 0 of the same user request, whose prompt this one waits for."""
     automaton: Any = None
     """What reads the output tokens; the engine's, opaque here."""
 
@@ -69,6 +73,8 @@ class Request:
     state: RequestState = RequestState.WAITING
     cached_len: int = 0
     """Tokens taken from the cache at the first admission; what the user is told."""
+    started_len: int = 0
+    """Tokens that were known when it started last: what it computes before it decodes."""
     computed_len: int = 0
     """Tokens whose KV is present in `pages`."""
     pages: tuple[list[PageId], ...] = ()
@@ -84,8 +90,12 @@ class Request:
     """Order of arrival at the scheduler; kept over preemptions."""
     seat: int = -1
     """Row of the page tables while running."""
-    overtaken: int = 0
-    """Later arrivals that started while this request was the oldest waiting and did not fit."""
+    queued_s: float = 0.0
+    """When it was queued first."""
+    held_by: Request | None = None
+    """While waiting: the request that computes a prefix which this one shares."""
+    array: Int32Array | None = None
+    """While waiting: its tokens once more, to be compared with others'."""
     finish_reason: FinishReason | None = None
     timeline: Timeline = field(default_factory=Timeline)
     """What happened to it, written by `recorder`."""
@@ -112,6 +122,12 @@ class Request:
         if self.holding is None:
             raise InternalError(f"{self.request_id} is {self.state.value} and holds no pages")
         return self.holding
+
+    def known_array(self) -> Int32Array:
+        """Return the known tokens as an array [target_len] of int32, kept until the request starts."""
+        if self.array is None or len(self.array) != len(self.tokens):
+            self.array = np.array(self.tokens, np.int32)
+        return self.array
 
     @property
     def need_len(self) -> int:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import insort
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from trivium.cache.kv_cache import Holding, KVCache
+from trivium.cache.pages import NO_PAGE
 from trivium.schedule.decision import Entry
 from trivium.schedule.request import Request, RequestState
 from trivium.schedule.rows import limit_by_rows, want_rows
@@ -27,10 +30,18 @@ class StepDraft:
 
 
 class RunningSet:
-    """Running requests in the order in which they started."""
+    """Running requests in the order in which they started, or better priorities first and then in that order."""
 
-    def __init__(self, cache: KVCache, num_seats: int) -> None:
+    def __init__(self, cache: KVCache, num_seats: int, *, by_priority: bool = False) -> None:
+        """Make an empty set.
+
+        Args:
+            cache: Pages and prefix index.
+            num_seats: Most requests that run at a time.
+            by_priority: Whether better priorities come first; whoever comes last makes room first.
+        """
         self._cache = cache
+        self._by_priority = by_priority
         self.tables = SeatedTables(len(cache.pools), num_seats)
         self.requests: list[Request] = []
         self.version = 0
@@ -43,9 +54,14 @@ class RunningSet:
         request.state = RequestState.RUNNING
         request.holding = holding
         request.pages = holding.pages
+        request.started_len = request.target_len
         request.computed_len = holding.cached_len
         request.seat = self.tables.sit()
-        self.requests.append(request)
+        request.array = None
+        if self._by_priority:
+            insort(self.requests, request, key=lambda other: other.priority)
+        else:
+            self.requests.append(request)
         self.version += 1
 
     def stop(self, request: Request, *, keep: bool) -> None:
@@ -120,13 +136,14 @@ class RunningSet:
                 victim = self._victim(draft, request)
                 if victim is None:
                     return 0
-                self._preempt(draft, victim)
+                self.preempt(victim)
+                draft.has_preempted = True
             count = min(count, longest - start)
             self._cache.grow(holding, start + count)
         return count
 
     def _victim(self, draft: StepDraft, request: Request) -> Request | None:
-        """Choose who makes room: the last started that has no part in the step yet, if later than `request`."""
+        """Choose who makes room: the last that has no part in the step yet, if it comes after `request`."""
         for other in reversed(self.requests):
             if other is request:
                 break
@@ -134,12 +151,33 @@ class RunningSet:
                 return other
         return None
 
-    def _preempt(self, draft: StepDraft, victim: Request) -> None:
+    def worse_than(self, request: Request, pages: Sequence[int]) -> list[Request]:
+        """Return the last running requests of worse priority that must go so that `request` finds what it lacks.
+
+        Args:
+            request: Waiting.
+            pages: Per group, the pages that it lacks; it lacks a seat when it lacks none.
+
+        Returns:
+            As few as possible, last first; none when all of them together would not do.
+        """
+        lacking, chosen = list(pages), []
+        for victim in reversed(self.requests):
+            if victim.priority <= request.priority:
+                break
+            chosen.append(victim)
+            for group, (pool, held) in enumerate(zip(self._cache.pools, victim.held.pages, strict=True)):
+                lacking[group] -= sum(1 for page in held if page != NO_PAGE and pool.users(page) == 1)
+            if all(count <= 0 for count in lacking):
+                return chosen
+        return []
+
+    def preempt(self, victim: Request) -> None:
+        """Take a running request's place; it lies in `preempted` until the scheduler queues it again."""
         num_tokens = victim.computed_len
         self.stop(victim, keep=True)
         victim.state = RequestState.WAITING
         victim.num_preemptions += 1
-        draft.has_preempted = True
         self.preempted.append((victim, num_tokens))
 
 

@@ -1,12 +1,13 @@
 """The scheduler: requests come, steps are chosen and recorded, requests go.
 
 `next` and `commit` alternate. Knows lengths, pages and budgets; neither texts nor logits nor executors. Who gets what
-in a step is decided in `choose`, whether a waiting request fits in `admit`, who makes room in `running`.
+in a step is decided in `choose`, in which order in `orders`, whether a waiting request fits in `admit`, whether it
+waits for another's prefix in `look_ahead`, who makes room in `running`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import count
 
 from trivium.base.clock import Clock
@@ -15,12 +16,18 @@ from trivium.base.ids import FinishReason
 from trivium.cache.accounting import check
 from trivium.cache.kv_cache import KVCache
 from trivium.cache.spec import KVSpec
+from trivium.config.limits import parse_weights
 from trivium.config.options import ScheduleOptions
-from trivium.schedule.admit import Admission
+from trivium.schedule.admit import POLICIES, Admission, longest_hit
+from trivium.schedule.budget import TokenBudget
 from trivium.schedule.build import build_step
 from trivium.schedule.choose import StepChooser
 from trivium.schedule.decision import Entry, Outcome, ScheduledStep, SchedulerStats
+from trivium.schedule.fair import FairShare
 from trivium.schedule.limits import Limits
+from trivium.schedule.look_ahead import LookAhead
+from trivium.schedule.orders import ORDERS
+from trivium.schedule.output_estimate import OutputEstimate
 from trivium.schedule.rate import DepartureRate
 from trivium.schedule.recorder import Recorder
 from trivium.schedule.request import Request, RequestState
@@ -65,14 +72,36 @@ class Scheduler:
         self._cache = KVCache(spec, num_pages, prefix_cache=prefix_cache)
         self._limits = Limits(spec, num_pages, max_model_len)
         self._max_rows = options.max_num_seqs if max_logit_rows is None else max_logit_rows
-        self._waiting = WaitingQueue(followers_wait=prefix_cache)
-        self._running = RunningSet(self._cache, options.max_num_seqs)
-        admission = Admission(self._cache, options.max_num_batched_tokens)
-        self._chooser = StepChooser(self._waiting, self._running, admission, prefix_cache=prefix_cache)
-        self._rate = DepartureRate(clock)
         self._clock = clock
-        self._followers_wait = prefix_cache
         self.recorder = Recorder(clock)
+        order = ORDERS[options.order]
+        self._fair = FairShare(parse_weights(options.tenant_weight)) if options.fair_share else None
+        self._estimate = OutputEstimate()
+        admission = Admission(self._cache, options.max_num_batched_tokens, POLICIES[options.admission], self._estimate)
+        self._waiting = WaitingQueue(lambda: order.make(clock, self._cached_len), admission.need_len, self._fair)
+        self._running = RunningSet(self._cache, options.max_num_seqs, by_priority=order.ranks_running)
+        self._look_ahead = (
+            LookAhead(self._cached_len, by_priority=order.ranks_running)
+            if prefix_cache and options.look_ahead
+            else None
+        )
+        self._budget = TokenBudget(
+            options.max_num_batched_tokens, tpot_target_s=options.tpot_target, ttft_target_s=options.ttft_target
+        )
+        self._chooser = StepChooser(
+            waiting=self._waiting,
+            running=self._running,
+            admission=admission,
+            look_ahead=self._look_ahead,
+            budget=self._budget,
+            recorder=self.recorder,
+            clock=clock,
+            order=order,
+            aging_s=options.aging_s,
+            may_preempt=options.preempt_for_priority,
+            may_probe=prefix_cache,
+        )
+        self._rate = DepartureRate(clock)
         self._counters = Counters()
         self._arrivals = count()
         self._in_flight: ScheduledStep | None = None
@@ -98,14 +127,14 @@ class Scheduler:
         except TriviumError:
             self._counters.num_refused += len(requests)
             raise
+        now_s = self._clock.now_s()
         for request in requests:
             request.sequence = next(self._arrivals)
+            request.queued_s = now_s
             request.end_len = self._limits.end_len(request)
             request.state = RequestState.WAITING
             self._waiting.add(request)
             self.recorder.arrived(request)
-            if self._followers_wait and request.leader is not None:
-                self.recorder.hold(request, WaitReason.PREFIX, leader=request.leader)
         if self._running.tables.num_free == 0:  # then nobody is chosen anew, and asked why others wait
             self.recorder.blocked(WaitReason.SEAT)
 
@@ -136,13 +165,26 @@ class Scheduler:
         self._counters.num_aborted += 1
         if request.state is RequestState.WAITING:
             self._waiting.remove(request)
+            if self._look_ahead is not None:
+                self._look_ahead.forget(request)
             self._finish(request, reason)
         else:
             self._leave(request, reason)
 
     def _leave(self, request: Request, reason: FinishReason) -> None:
         self._running.stop(request, keep=True)
+        self._end_prefill(request)
         self._finish(request, reason)
+
+    def _end_prefill(self, request: Request) -> None:
+        """Let go of whoever waits for a prefix that this request does not compute any more."""
+        if self._look_ahead is not None:
+            self._release(self._look_ahead.end(request))
+
+    def _release(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            self._waiting.release(request)
+            self.recorder.release(request)
 
     def _finish(self, request: Request, reason: FinishReason) -> None:
         request.state = RequestState.FINISHED
@@ -171,13 +213,14 @@ class Scheduler:
     @property
     def _may_start(self) -> bool:
         """Whether a request waits and there is a seat for it."""
-        return len(self._waiting) > 0 and self._running.tables.num_free > 0
+        return self._waiting.num_ready > 0 and self._running.tables.num_free > 0
 
     def _choose(self) -> ScheduledStep | None:
         self._steady = None
         draft = StepDraft(self._options.max_num_batched_tokens, self._max_rows)
         self._chooser.choose(draft)
         for request, num_tokens in self._running.preempted:
+            self._end_prefill(request)
             self._waiting.add(request)
             self._counters.num_preemptions += 1
             self.recorder.preempted(request, num_tokens)
@@ -225,35 +268,42 @@ class Scheduler:
     def _record(self, entry: Entry, outcome: Outcome, chosen_s: float) -> bool:
         """Take over one outcome; return whether the request ended."""
         request = entry.request
-        holding = request.held
         if entry.draws and not outcome.tokens and outcome.finish is None:
             raise InternalError(f"{request.request_id} drew nothing")
         if entry.is_fresh:
-            self._cache.confirm_copies(holding)
-            if request.num_preemptions == 0:
-                self._counters.queried_tokens += request.prompt_len
-                self._counters.hit_tokens += request.cached_len
+            self._record_start(request)
         request.computed_len = entry.start + entry.num_tokens
         if entry.num_rows > entry.draws:
             request.num_scored += entry.num_scored
         request.tokens.extend(outcome.tokens)
         self._counters.drawn_tokens += len(outcome.tokens)
-        target = len(request.tokens)
-        is_at_end = target >= request.end_len and (entry.draws or request.computed_len == target)
-        finish = outcome.finish or (FinishReason.LENGTH if is_at_end else None)
-        if entry.num_tokens > 1 or request.computed_len <= request.prompt_len:  # no decode
-            self.recorder.computed(request, entry.start, entry.num_tokens, chosen_s)
-            if outcome.tokens:
-                self.recorder.drew_first(request)
+        if self._fair is not None:
+            self._fair.charge(request.tenant, entry.num_tokens)
+        finish = outcome.finish or (FinishReason.LENGTH if _is_at_end(entry) else None)
+        if entry.num_tokens > 1 or request.computed_len <= request.started_len:  # no decode
+            self.recorder.computed(request, entry.start, entry.num_tokens, chosen_s, has_drawn=bool(outcome.tokens))
             if finish is None:
-                self._cache.settle(holding, computed_tokens(request))
+                self._enter(request)
         if finish is not None:
             self._counters.num_finished += 1
+            self._estimate.learn(request.output_len)
             self._leave(request, finish)
             return True
         if self._cache.has_windows:
-            self._cache.release_window(holding, request.computed_len)
+            self._cache.release_window(request.held, request.computed_len)
         return False
+
+    def _enter(self, request: Request) -> None:
+        """Let others find what was computed, those who were held for it first of all."""
+        self._cache.settle(request.held, computed_tokens(request))
+        if self._look_ahead is not None:
+            self._release(self._look_ahead.advance(request))
+
+    def _record_start(self, request: Request) -> None:
+        self._cache.confirm_copies(request.held)
+        if request.num_preemptions == 0:
+            self._counters.queried_tokens += request.prompt_len
+            self._counters.hit_tokens += request.cached_len
 
     def discard(self, scheduled: ScheduledStep) -> None:
         """Record that a step was not executed: it leaves nothing behind."""
@@ -262,6 +312,7 @@ class Scheduler:
         for entry in scheduled.entries:
             if entry.is_fresh and entry.request.state is RequestState.RUNNING:
                 self._running.stop(entry.request, keep=False)
+                self._end_prefill(entry.request)
                 entry.request.state = RequestState.WAITING
                 self._waiting.add(entry.request)
                 self.recorder.undone(entry.request)
@@ -273,6 +324,9 @@ class Scheduler:
         """Whether any request waits or runs."""
         return bool(self._waiting) or bool(self._running.requests)
 
+    def _cached_len(self, request: Request) -> int:
+        return self._cache.index.match_len(request.known_array(), request.namespace, longest_hit(request))
+
     def flush(self) -> None:
         """Drop all cached KV that no running request uses."""
         self._cache.index.flush()
@@ -280,8 +334,15 @@ class Scheduler:
     def check(self) -> list[str]:
         """Re-derive by brute force who owns every page; return the differences, none when all is well."""
         holdings = [request.held for request in self._running.requests]
-        return check(self._cache, holdings) + self._running.tables.problems(self._running.requests)
+        problems = check(self._cache, holdings) + self._running.tables.problems(self._running.requests)
+        return problems if self._look_ahead is None else problems + self._look_ahead.problems()
 
     def stats(self) -> SchedulerStats:
         """Return counters since the start and the state now."""
         return summarize(self._counters, self.recorder, self._cache, self._running.requests, len(self._waiting))
+
+
+def _is_at_end(entry: Entry) -> bool:
+    """Return whether a request has all tokens that it may have, and nothing to compute of them."""
+    target = len(entry.request.tokens)
+    return target >= entry.request.end_len and (entry.draws or entry.request.computed_len == target)

@@ -30,6 +30,7 @@ class WaitReason(StrEnum):
     PAGES = "pages"
     ORDER = "order"
     PREFIX = "prefix"
+    BATCH = "batch"
 
 
 WAIT_MEANINGS: dict[WaitReason, str] = {
@@ -37,8 +38,9 @@ WAIT_MEANINGS: dict[WaitReason, str] = {
     WaitReason.SEAT: "as many answers as may (max_num_seqs) were running",
     WaitReason.BUDGET: "the step's tokens or logits rows were given to others",
     WaitReason.PAGES: "its KV did not fit beside that of running answers",
-    WaitReason.ORDER: "it was not its turn: an older request that did not fit had been overtaken often enough",
+    WaitReason.ORDER: "an older request that did not fit had waited so long (aging_s) that nobody may overtake it",
     WaitReason.PREFIX: "a prefix that it shares was being computed for another request",
+    WaitReason.BATCH: "a batch was running (admission static-batch), and nobody starts before it has ended",
 }
 """What the reasons mean, for documents and messages."""
 

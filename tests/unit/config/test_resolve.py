@@ -37,9 +37,18 @@ def test_without_any_layer_the_records_have_their_defaults() -> None:
     assert settings.build(ServerOptions) == ServerOptions()
 
 
+TEXTS = {"kv_cache_memory": "1GiB", "device": "cpu", "tenant_weight": "a=2"}
+BESIDE = {
+    "preempt_for_priority": {"TRIVIUM_ORDER": "priority"},
+    "tenant_weight": {"TRIVIUM_FAIR_SHARE": "yes"},
+    "ttft_target": {"TRIVIUM_TPOT_TARGET": "0.1"},
+}
+"""What options need beside them."""
+
+
 def another_text(option: Any, file: Path) -> str:
-    if option.name in {"kv_cache_memory", "device"}:
-        return {"kv_cache_memory": "1GiB", "device": "cpu"}[option.name]
+    if option.name in TEXTS:
+        return TEXTS[option.name]
     if option.choices:
         return str(option.choices[-1])
     if option.kind in {int, float}:
@@ -51,13 +60,32 @@ def another_text(option: Any, file: Path) -> str:
 def test_every_option_is_documented_and_set_by_its_variable(option: Any, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    environ = {option.variable: another_text(option, file)}
+    environ = {option.variable: another_text(option, file), **BESIDE.get(option.name, {})}
     if option.name.startswith("ssl_"):
         environ |= {"TRIVIUM_SSL_CERTFILE": str(file), "TRIVIUM_SSL_KEYFILE": str(file)}
     setting = resolve(environ=environ).by_name[option.name]
     assert option.meaning.endswith(".")
     assert setting.origin == option.variable
     assert setting.value != option.default or option.name == "device"
+
+
+@pytest.mark.parametrize("text", ["a", "=1", "a=", "a=0", "a=-1", "a=nan", "a=1001", "a=1,a=2"])
+def test_weights_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"tenant_weight"):
+        resolve(environ={"TRIVIUM_TENANT_WEIGHT": text, "TRIVIUM_FAIR_SHARE": "yes"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("preempt_for_priority", "yes"),
+        ("tenant_weight", "a=1"),
+        ("ttft_target", "1"),
+    ],
+)
+def test_options_that_would_have_no_effect_alone_are_refused(name: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        resolve(environ={f"TRIVIUM_{name.upper()}": text})
 
 
 def test_names_of_options_and_of_other_variables_do_not_collide() -> None:

@@ -11,7 +11,6 @@ from support.scheduling import Bench, full_spec, make_request, mixed_spec, outpu
 from support.scripted_executor import tokens_alone
 from trivium.base.errors import RequestTooLargeError
 from trivium.base.ids import FinishReason
-from trivium.schedule.choose import MAX_OVERTAKEN
 from trivium.schedule.request import Request
 
 SPEC = full_spec(4)
@@ -143,7 +142,7 @@ def test_eight_choices_in_a_pool_for_two_all_end() -> None:
     """Case E01."""
     bench = Bench(full_spec(16), 16, max_num_seqs=8)
     leader = make_request("a", range(60), max_tokens=100)
-    group = [leader, *(make_request(f"a#{k}", range(60), max_tokens=100, choice=k, leader=leader) for k in range(1, 8))]
+    group = [leader, *(make_request(f"a#{k}", range(60), max_tokens=100, choice=k) for k in range(1, 8))]
     bench.scheduler.add(*group)
     bench.run()
     expected = tokens_alone(full_spec(16), range(60), 100)
@@ -248,10 +247,7 @@ def test_aborts_at_any_moment_leak_nothing(spec: object) -> None:
         leader = make_request(f"{round_}", prompt, max_tokens=max_tokens)
         group = [leader]
         if round_ % 2:
-            group += [
-                make_request(f"{round_}#{k}", prompt, max_tokens=max_tokens, choice=k, leader=leader)
-                for k in range(1, 4)
-            ]
+            group += [make_request(f"{round_}#{k}", prompt, max_tokens=max_tokens, choice=k) for k in range(1, 4)]
         bench.scheduler.add(*group)
         abort_at(bench, group, moment)
         assert bench.scheduler.check() == []
@@ -262,22 +258,23 @@ def test_aborts_at_any_moment_leak_nothing(spec: object) -> None:
     assert output_of(probe) == tokens_alone(bench.executor.kv_spec, [0, *range(13)], 4)
 
 
-def test_a_big_request_is_overtaken_a_bounded_number_of_times() -> None:
+def test_a_big_request_is_overtaken_until_it_is_due() -> None:
     """A request that fits only alone is passed by, but not for ever, while short ones keep coming."""
-    bench = Bench(SPEC, 20, max_num_seqs=8)
+    bench = Bench(SPEC, 20, max_num_seqs=8, aging_s=10.0)
     bench.scheduler.add(make_request("first", [1], max_tokens=9))
     bench.step()
     big = make_request("big", range(76), max_tokens=2)
     bench.scheduler.add(big)
-    started_before = 0
+    started_s = []
     for idx in range(600):
         bench.scheduler.add(make_request(f"s{idx}", [idx % 50, 3], max_tokens=3 + idx % 5))
         scheduled = bench.step()
         assert scheduled is not None
         if big.computed_len:
             break
-        started_before += sum(entry.is_fresh for entry in scheduled.entries)
-    assert started_before == MAX_OVERTAKEN
+        started_s += [bench.clock.now_s()] * sum(entry.is_fresh for entry in scheduled.entries)
+        bench.clock.advance(0.25)
+    assert 9.5 <= max(started_s) <= 10.0
     bench.run()
     assert output_of(big) == tokens_alone(SPEC, range(76), 2)
 

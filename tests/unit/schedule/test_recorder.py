@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.scheduling import Bench, full_spec, make_request
-from trivium.schedule.choose import MAX_OVERTAKEN
 from trivium.schedule.decision import ScheduledStep
 from trivium.schedule.request import Request, RequestState
 from trivium.schedule.timeline import (
@@ -97,12 +96,12 @@ def test_a_prompt_that_finds_no_budget_says_so() -> None:
 def test_later_choices_wait_for_the_prefix_and_then_like_all_others() -> None:
     bench = Bench(full_spec(), 64, max_num_batched_tokens=8, max_num_seqs=2)
     leader = make_request("a", range(16), max_tokens=8)
-    followers = [make_request(f"a#{choice}", range(16), leader=leader, choice=choice) for choice in (1, 2)]
+    followers = [make_request(f"a#{choice}", range(16), choice=choice) for choice in (1, 2)]
     bench.scheduler.add(leader, *followers)
     recorder = bench.scheduler.recorder
-    assert recorder.reason_of(followers[0]) is WaitReason.PREFIX
-    assert recorder.count_waiting(3)[WaitReason.PREFIX] == 2
     tick(bench)
+    assert recorder.reason_of(followers[0]) is WaitReason.PREFIX
+    assert recorder.count_waiting(2)[WaitReason.PREFIX] == 2
     tick(bench)
     assert recorder.count_waiting(2)[WaitReason.PREFIX] == 0
     bench.clock.advance(0.5)
@@ -113,28 +112,26 @@ def test_later_choices_wait_for_the_prefix_and_then_like_all_others() -> None:
     assert followers[0].timeline.starts[0].cached[Tier.DEVICE] == 15
 
 
-def test_followers_of_an_aborted_request_are_released() -> None:
-    bench = Bench(full_spec(), 64)
-    leader = make_request("a", range(16))
-    follower = make_request("a#1", range(16), leader=leader, choice=1)
-    bench.scheduler.add(leader, follower)
-    bench.clock.advance(1.0)
-    bench.scheduler.abort(leader)
-    assert leader.timeline.unstarted == {WaitReason.STEP: 1.0}
-    assert leader.timeline.finished_s == 1.0
+def test_who_waits_for_the_prefix_of_an_aborted_request_is_released() -> None:
+    bench = Bench(full_spec(), 64, max_num_batched_tokens=8)
+    first, second = make_request("a", range(16)), make_request("a#1", range(16), choice=1)
+    bench.scheduler.add(first, second)
+    tick(bench)
+    bench.scheduler.abort(first)
+    assert first.timeline.finished_s == 1.0
     bench.clock.advance(0.25)
     bench.run()
-    assert waited(follower) == {"prefix": 1.0, "step": 0.25}
+    assert waited(second)["prefix"] == 1.0
 
 
-def test_once_the_oldest_was_overtaken_often_enough_the_others_wait_for_their_turn() -> None:
-    bench = Bench(full_spec(4), 8, prefix_cache=False)
+def test_once_the_oldest_is_due_the_others_wait_for_their_turn() -> None:
+    bench = Bench(full_spec(4), 8, prefix_cache=False, aging_s=5.0)
     runs, large = make_request("runs", range(4), max_tokens=24), make_request("large", range(20))
     bench.scheduler.add(runs)
     tick(bench)
     large.arrival_s = bench.clock.now_s()
     bench.scheduler.add(large)
-    large.overtaken = MAX_OVERTAKEN
+    bench.clock.advance(6.0)
     small = make_request("small", range(1))
     bench.scheduler.add(small)
     for _ in range(10):
@@ -143,7 +140,7 @@ def test_once_the_oldest_was_overtaken_often_enough_the_others_wait_for_their_tu
     assert bench.scheduler.recorder.reason_of(large) is WaitReason.PAGES
     bench.run()
     assert WaitReason.ORDER in small.timeline.waited
-    assert set(large.timeline.waited) == {WaitReason.PAGES}
+    assert set(large.timeline.waited) == {WaitReason.STEP, WaitReason.PAGES}
 
 
 def test_every_reason_has_a_meaning() -> None:
@@ -200,11 +197,13 @@ class Onlooker:
         self.pass_time(gap_s)
         if scheduled is None:
             return
-        parts = [(entry.request, entry.start, entry.num_tokens) for entry in scheduled.entries]
+        parts = [
+            (entry.request, entry.start, entry.num_tokens, entry.request.started_len) for entry in scheduled.entries
+        ]
         self.bench.executor.forward(scheduled.step)
         self.bench.commit(scheduled)
-        for request, start, count in parts:
-            if count > 1 or start + count <= request.prompt_len:
+        for request, start, count, known in parts:
+            if count > 1 or start + count <= known:
                 self.chunks[request].append((chosen_s - request.arrival_s, gap_s, start, count))
             if request.output_len:
                 self.first_s.setdefault(request, self.bench.clock.now_s() - request.arrival_s)
@@ -233,10 +232,7 @@ def test_timelines_are_what_an_onlooker_saw(
     for idx, (turn, length, max_tokens, salt, num_choices) in enumerate(arrivals):
         family: list[Request] = []
         for choice in range(num_choices):
-            leader = family[0] if family else None
-            made = make_request(
-                f"{idx}#{choice}", range(length), max_tokens=max_tokens, namespace=salt, leader=leader, choice=choice
-            )
+            made = make_request(f"{idx}#{choice}", range(length), max_tokens=max_tokens, namespace=salt, choice=choice)
             family.append(made)
         families.append((turn, family))
     onlooker = Onlooker(bench, [request for _, family in families for request in family])

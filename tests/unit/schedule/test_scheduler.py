@@ -163,7 +163,7 @@ def test_more_choices_than_can_ever_be_held_are_the_callers_fault() -> None:
 def test_later_choices_wait_for_the_prompt_of_the_first_and_then_hit() -> None:
     bench = Bench(SPEC, 64, max_num_batched_tokens=8)
     leader = make_request("a", range(20))
-    followers = [make_request(f"a#{choice}", range(20), choice=choice, leader=leader) for choice in (1, 2)]
+    followers = [make_request(f"a#{choice}", range(20), choice=choice) for choice in (1, 2)]
     bench.scheduler.add(leader, *followers)
     while leader.output_len == 0:
         scheduled = bench.step()
@@ -177,7 +177,7 @@ def test_later_choices_wait_for_the_prompt_of_the_first_and_then_hit() -> None:
 def test_without_a_prefix_cache_later_choices_do_not_wait() -> None:
     bench = Bench(SPEC, 64, prefix_cache=False)
     leader = make_request("a", range(8))
-    follower = make_request("a#1", range(8), choice=1, leader=leader)
+    follower = make_request("a#1", range(8), choice=1)
     bench.scheduler.add(leader, follower)
     scheduled = bench.step()
     assert scheduled is not None
@@ -189,7 +189,7 @@ def test_without_a_prefix_cache_later_choices_do_not_wait() -> None:
 def test_later_choices_go_on_when_the_first_is_aborted() -> None:
     bench = Bench(SPEC, 64, max_num_batched_tokens=8)
     leader = make_request("a", range(20))
-    follower = make_request("a#1", range(20), choice=1, leader=leader)
+    follower = make_request("a#1", range(20), choice=1)
     bench.scheduler.add(leader, follower)
     bench.step()
     bench.scheduler.abort(leader)
@@ -321,7 +321,7 @@ def test_a_request_that_fits_only_by_its_cached_part_is_found_behind_others() ->
 def test_followers_are_skipped_while_their_leader_prefills_and_others_start() -> None:
     bench = Bench(SPEC, 64, max_num_batched_tokens=8)
     leader = make_request("a", range(40))
-    follower = make_request("a#1", range(40), choice=1, leader=leader)
+    follower = make_request("a#1", range(40), choice=1)
     bench.scheduler.add(leader, follower)
     bench.scheduler.add(make_request("other", range(50, 95)))
     scheduled = bench.step()

@@ -8,32 +8,50 @@ from support.scheduling import Bench, full_spec, make_request
 from trivium.base.clock import FakeClock
 from trivium.base.errors import InternalError
 from trivium.base.ids import PageId
-from trivium.schedule.choose import MAX_OVERTAKEN
+from trivium.schedule.fair import FairShare
 from trivium.schedule.limits import Limits
+from trivium.schedule.orders import ByKey
 from trivium.schedule.rate import DepartureRate
 from trivium.schedule.request import Request
 from trivium.schedule.waiting import WaitingQueue
 
 
+def make_queue(fair: FairShare | None = None) -> WaitingQueue:
+    return WaitingQueue(lambda: ByKey(lambda request: request.need_len), lambda request: request.need_len, fair)
+
+
 def queued(queue: WaitingQueue, *lengths: int) -> list[Request]:
     requests = [make_request(str(idx), range(length)) for idx, length in enumerate(lengths)]
     for idx, request in enumerate(requests):
-        request.sequence, request.end_len = idx, request.limit_len
+        request.sequence, request.end_len, request.queued_s = idx, request.limit_len, float(idx)
         queue.add(request)
     return requests
 
 
-def test_the_queue_knows_the_oldest_and_the_smallest() -> None:
-    queue = WaitingQueue(followers_wait=True)
+def test_the_queue_knows_the_oldest_the_due_and_the_smallest() -> None:
+    queue = make_queue()
     requests = queued(queue, 9, 3, 6)
     assert queue.oldest() is requests[0]
-    assert [ranked[2] for ranked in queue.by_need()] == [requests[1], requests[2], requests[0]]
+    assert queue.due(2.0) == requests[:2]
+    assert queue.by_need() == list(queue.offers((), 0.0)) == [requests[1], requests[2], requests[0]]
     queue.remove(requests[0])
     assert queue.oldest() is requests[1]
     queue.add(requests[0])
     assert queue.oldest() is requests[0]
     assert queue.after(0, 5) == requests[1:]
     assert len(queue) == 3
+
+
+def test_a_held_request_waits_in_no_line() -> None:
+    queue = make_queue()
+    requests = queued(queue, 9, 3)
+    requests[0].held_by = requests[1]
+    queue.withdraw(requests[0])
+    assert (len(queue), queue.num_ready, queue.num_held) == (2, 1, 1)
+    assert queue.oldest() is requests[1]
+    queue.remove(requests[0])
+    assert (len(queue), queue.num_held) == (1, 0)
+    queue.add(requests[0])
 
 
 def test_a_request_that_only_scores_needs_no_room_for_a_next_token() -> None:
@@ -83,32 +101,18 @@ def test_a_row_that_differs_from_the_page_list_is_found() -> None:
     assert any("differs from its pages" in line for line in bench.scheduler.check())
 
 
-def test_only_the_oldest_starts_once_it_was_overtaken_too_often() -> None:
-    bench = Bench(full_spec(), 12, max_num_seqs=4)
+def test_only_the_oldest_starts_once_it_is_due() -> None:
+    bench = Bench(full_spec(), 12, max_num_seqs=4, aging_s=5.0)
     holder = make_request("holder", range(8), max_tokens=30)
     bench.scheduler.add(holder)
     bench.step()
     big = make_request("big", range(40, 76), max_tokens=2)
     bench.scheduler.add(big)
+    bench.clock.advance(5.5)
     small = make_request("small", [1], max_tokens=1)
     bench.scheduler.add(small)
-    big.overtaken = MAX_OVERTAKEN
     while holder.finish_reason is None:
         bench.step()
         assert small.output_len == 0
     bench.run()
     assert (small.output_len, big.output_len) == (1, 2)
-
-
-def test_several_starts_in_one_step_do_not_overtake_the_oldest_once_too_often() -> None:
-    bench = Bench(full_spec(), 12, max_num_seqs=8)
-    holder = make_request("holder", range(8), max_tokens=30)
-    bench.scheduler.add(holder)
-    bench.step()
-    big = make_request("big", range(40, 76), max_tokens=2)
-    bench.scheduler.add(big, *[make_request(f"small{idx}", [idx], max_tokens=1) for idx in range(4)])
-    big.overtaken = MAX_OVERTAKEN - 2
-    bench.step()
-    assert big.overtaken == MAX_OVERTAKEN
-    bench.run()
-    assert big.output_len == 2
