@@ -13,9 +13,7 @@ from trivium.config.options import EngineOptions
 from trivium.config.sizes import format_bytes
 
 if TYPE_CHECKING:
-    from trivium.assembly.choice import ExecutorParts
     from trivium.config.model import ModelConfig
-    from trivium.engine.admit import ModelLimits
     from trivium.engine.loop import EngineLoop
     from trivium.runtime.executor import Executor
     from trivium.schedule.scheduler import Scheduler
@@ -44,9 +42,12 @@ def build_engine(
         ConfigError: Options contradict each other or the machine.
     """
     from trivium.assembly.choice import choose_executor  # noqa: PLC0415  (start-up time)
+    from trivium.engine.admit import ModelLimits  # noqa: PLC0415
     from trivium.engine.loop import EngineLoop  # noqa: PLC0415
+    from trivium.ir.rope import rope_variant  # noqa: PLC0415
     from trivium.runtime.memory import plan_kv  # noqa: PLC0415
     from trivium.schedule.scheduler import Scheduler  # noqa: PLC0415
+    from trivium.tokens.bad_words import spellings  # noqa: PLC0415
 
     began_s = time.perf_counter()
     model = model or open_model(options, report)
@@ -66,18 +67,28 @@ def build_engine(
         prefix_cache=options.cache.prefix_cache,
         clock=SystemClock(),
     )
+    ropes = tuple(dict.fromkeys(layer.rope for layer in config.layers if layer.rope is not None))
+    fingerprint = model.checkpoint.fingerprint
     loop = EngineLoop(
         executor=executor,
         scheduler=scheduler,
         tokenizer=tokenizer,
-        limits=_limits(options, model, tokenizer, parts, max_model_len),
+        limits=ModelLimits(
+            vocab_size=config.vocab_size,
+            max_model_len=max_model_len,
+            end_ids=end_ids(model.checkpoint, config, tokenizer),
+            namespace=(fingerprint, parts.kv_dtype, parts.arithmetic),
+            rope_variant=lambda reach: tuple(rope_variant(rope, reach) for rope in ropes),
+            bad_word_ids=lambda text: spellings(tokenizer, text),
+            logprobs_mode=options.schedule.logprobs_mode,
+        ),
         info={
             "model": model.name,
             "architecture": config.architecture,
             "precision": precision_of(model.checkpoint),
             "arithmetic": parts.arithmetic,
             "executor": parts.name,
-            "fingerprint": model.checkpoint.fingerprint,
+            "fingerprint": fingerprint,
             "max_model_len": max_model_len,
             "vocab_size": config.vocab_size,
             "kv_cache": budget.explanation,
@@ -92,30 +103,7 @@ def build_engine(
     return _traced(options, loop, executor, scheduler)
 
 
-<<<<<<< HEAD
 def _traced(options: EngineOptions, loop: EngineLoop, executor: Executor, scheduler: Scheduler) -> EngineLoop:
-=======
-def _limits(
-    options: EngineOptions, model: OpenModel, tokenizer: Tokenizer, parts: ExecutorParts, max_model_len: int
-) -> ModelLimits:
-    from trivium.engine.admit import ModelLimits  # noqa: PLC0415  (start-up time)
-    from trivium.ir.rope import rope_variant  # noqa: PLC0415
-    from trivium.tokens.bad_words import spellings  # noqa: PLC0415
-
-    ropes = tuple(dict.fromkeys(layer.rope for layer in model.config.layers if layer.rope is not None))
-    return ModelLimits(
-        vocab_size=model.config.vocab_size,
-        max_model_len=max_model_len,
-        end_ids=end_ids(model.checkpoint, model.config, tokenizer),
-        namespace=(model.checkpoint.fingerprint, parts.kv_dtype, parts.arithmetic),
-        rope_variant=lambda reach: tuple(rope_variant(rope, reach) for rope in ropes),
-        bad_word_ids=lambda text: spellings(tokenizer, text),
-        logprobs_mode=options.schedule.logprobs_mode,
-    )
-
-
-def _trace_steps(options: EngineOptions, loop: EngineLoop, executor: Executor, scheduler: Scheduler) -> None:
->>>>>>> 852bd36 (Split the building of an engine; judge overtaking at the moment of the choice)
     if options.trace.trace_steps is not None:
         from trivium.engine.step_trace import LoopTrace, StepTrace  # noqa: PLC0415  (only when asked for)
 
