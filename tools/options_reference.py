@@ -30,6 +30,8 @@ server or a benchmark is declared once; it has four names:
 | file (`--config`, `{CONFIG_VARIABLE}`) | the name, alone or under its section; YAML or TOML | `max_num_seqs: 16` |
 | Python | the name, as an argument of `LLM` or `AsyncLLM` (options of an engine) | `max_num_seqs=16` |
 
+Options that are *reloaded at SIGHUP* take the value of an edited file while the server runs.
+
 A flag outranks a variable, a variable the file, the file the default; `trivium config show` prints every value and
 where it came from. A switch is turned off by `--no-…`; a list is repeated or separated by commas; `none` is no value.
 """
@@ -114,7 +116,8 @@ def default_of(option: Option) -> str:
 
 def escaped(option: Option) -> str:
     """Write a meaning so that it can stand in a table."""
-    return option.meaning.replace("|", "\\|").replace("<", "\\<").replace("*", "\\*")
+    meaning = f"{option.meaning} Reloaded at SIGHUP." if option.is_reloadable else option.meaning
+    return meaning.replace("|", "\\|").replace("<", "\\<").replace("*", "\\*")
 
 
 def main() -> int:

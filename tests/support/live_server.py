@@ -27,6 +27,8 @@ class LivingEngine(FakeEngine):
         self.may_be_ready.set()
         self.fault: TriviumError | None = None
         self.life: list[str] = []
+        self.queued: set[str] = set()
+        """Requests that pass for queued, though the script answers them."""
         self.started = asyncio.Event()
 
     async def start(self) -> None:
@@ -39,6 +41,9 @@ class LivingEngine(FakeEngine):
         if self.fault is not None:
             raise self.fault
         self.condition.is_ready = True
+
+    async def queued_ids(self) -> set[str]:
+        return self.queued & self.open_ids
 
     async def drain(self, timeout_s: float) -> bool:
         self.life.append("drain")

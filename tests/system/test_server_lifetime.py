@@ -70,6 +70,35 @@ async def test_running_streams_finish_after_sigterm_and_new_requests_get_503() -
             await live.connect()
 
 
+async def test_queued_requests_are_handed_back_at_once_and_running_ones_finish() -> None:
+    async with live_server() as live, httpx.AsyncClient(base_url=live.url, timeout=10) as client:
+        running = await begin_streams(live, 2)
+        live.engine.hold_after = 0
+        known = set(live.engine.open_ids)
+        bodies = [{**BODY, "stream": True}, BODY, {**BODY, "prompt": ["one", "two"]}, {**BODY, "prompt": ["a", "b"]}]
+        asked = [asyncio.create_task(client.post("/v1/completions", json=body)) for body in bodies]
+        async with asyncio.timeout(5):
+            while len(live.engine.open_ids) < len(known) + 6:
+                await asyncio.sleep(0)
+        live.engine.queued = live.engine.open_ids - known
+        halves = [each for each in live.engine.open_ids if each.endswith("-1")]
+        live.engine.queued.discard(halves[0])  # of one of the two jobs, half has begun
+        tell(signal.SIGTERM)
+        await until_draining(live)
+        async with asyncio.timeout(5):
+            while sum(task.done() for task in asked) < 3:
+                await asyncio.sleep(0)
+        refused = [await task for task in asked if task.done()]
+        assert [response.status_code for response in refused] == [503] * 3
+        assert {response.json()["error"]["code"] for response in refused} == {"shutting_down"}
+        assert {response.headers["retry-after"] for response in refused} == {"5"}
+        live.engine.release.set()
+        for text in await asyncio.gather(*running):
+            assert events(text)[-1] == "[DONE]"
+        assert sorted(response.status_code for response in await asyncio.gather(*asked)) == [200, 503, 503, 503]
+        assert await asyncio.wait_for(live.ended, 5) == 0
+
+
 async def test_streams_that_do_not_finish_in_time_end_with_one_error_event() -> None:
     async with live_server(drain_timeout_s=0.05) as live:
         streams = await begin_streams(live, 3)

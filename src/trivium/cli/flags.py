@@ -79,13 +79,17 @@ def settle(
     Raises:
         ConfigError: A value is not one that its option can have.
     """
-    given = dict(flags) if model is None else {**flags, "model": model}
-    settings = resolve(records, flags=given, file=config)
+    settings = resolve(records, flags=given_flags(flags, model), file=config)
     for variable in settings.unknown_variables:
         note(f"trivium: warning: unknown variable {variable}")
     if "log_level" in settings.by_name:
         log.set_up(level=settings["log_level"], form=settings["log_format"], secrets=settings.secrets())
     return settings
+
+
+def given_flags(flags: GivenFlags, model: str | None) -> GivenFlags:
+    """Return a command's flags, the model's name among them when it was given."""
+    return flags if model is None else {**flags, "model": model}
 
 
 def given_params(flags: GivenFlags) -> dict[str, Any]:

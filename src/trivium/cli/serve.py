@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from trivium.cli.flags import ConfigFile, ModelName, flags_of, settle
+from trivium.cli.flags import ConfigFile, ModelName, flags_of, given_flags, settle
 from trivium.config.options import EngineOptions, ServerOptions
+from trivium.config.resolve import Settings, resolve
 
 
 @flags_of(EngineOptions, ServerOptions, without=("model",))
@@ -18,4 +19,7 @@ def serve(model: ModelName = None, /, *, config: ConfigFile = None, **flags: Any
     settings = settle((EngineOptions, ServerOptions), flags, config=config, model=model)
     from trivium.server.launch import run  # noqa: PLC0415  (start-up time: only when the options are right)
 
-    return run(settings.build(EngineOptions), settings.build(ServerOptions))
+    def read_again() -> Settings:
+        return resolve((EngineOptions, ServerOptions), flags=given_flags(flags, model), file=config)
+
+    return run(settings.build(EngineOptions), settings.build(ServerOptions), read_again=read_again)

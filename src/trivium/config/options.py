@@ -1,8 +1,9 @@
 """Every option of a server or an `LLM`, declared once: one frozen record per concern, composed, never inherited.
 
 A field's default, type and docstring are also its command-line flag, its `TRIVIUM_*` variable, its key in a
-configuration file, and its row in the documentation. `None` means "no limit" or "not set", as the docstring says;
-`"auto"` means "choose", and what was chosen is in `LLM.info`, in the start-up log and in `/v1/models`.
+configuration file, and its row in the documentation, which says of those marked `RELOADABLE` that SIGHUP reloads them.
+`None` means "no limit" or "not set", as the docstring says; `"auto"` means "choose", and what was chosen is in
+`LLM.info`, in the start-up log and in `/v1/models`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 Auto = Literal["auto"]
+RELOADABLE = {"is_reloadable": True}
+"""Marks an option whose new value a running server takes at SIGHUP; never one that changes arithmetic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +109,7 @@ class ScheduleOptions:
     """Share computed tokens between tenants (API key, or the request's user) by weighted deficit round robin."""
     tenant_weight: tuple[str, ...] = ()
     """Weights of tenants for fair_share, as NAME=WEIGHT; 1 for those that are not named."""
-    max_queue: int = 1024
+    max_queue: int = field(default=1024, metadata=RELOADABLE)
     """Most answers that wait; more are refused with 503 and Retry-After."""
     max_queue_wait: float | None = None
     """Most seconds that a request may wait for its start; then it ends with 503 and Retry-After."""
@@ -130,21 +133,21 @@ class ServerOptions:
     """Port to listen on."""
     served_model_name: tuple[str, ...] = ()
     """Names under which the model is served; by default the model's name."""
-    api_key: tuple[str, ...] = ()
+    api_key: tuple[str, ...] = field(default=(), metadata=RELOADABLE)
     """API keys as NAME=KEY or KEY; without any, the API is open."""
-    api_key_file: Path | None = None
+    api_key_file: Path | None = field(default=None, metadata=RELOADABLE)
     """File of API keys, one NAME=KEY a line."""
-    admin_key: tuple[str, ...] = ()
+    admin_key: tuple[str, ...] = field(default=(), metadata=RELOADABLE)
     """Keys of the admin routes, as NAME=KEY or KEY; without any, admin routes are off."""
-    cors_origin: tuple[str, ...] = ()
+    cors_origin: tuple[str, ...] = field(default=(), metadata=RELOADABLE)
     """Origins that browsers may call from; none by default."""
-    max_body_bytes: int = 16 * 1024 * 1024
+    max_body_bytes: int = field(default=16 * 1024 * 1024, metadata=RELOADABLE)
     """Largest request body."""
-    keep_alive_s: float = 10.0
+    keep_alive_s: float = field(default=10.0, metadata=RELOADABLE)
     """Seconds of silence after which a stream gets an SSE comment."""
-    heartbeat_timeout_s: float = 10.0
+    heartbeat_timeout_s: float = field(default=10.0, metadata=RELOADABLE)
     """Seconds without a sign of the engine's loop after which /health is no longer 200."""
-    drain_timeout_s: float = 30.0
+    drain_timeout_s: float = field(default=30.0, metadata=RELOADABLE)
     """Seconds that running requests get after SIGTERM."""
     vllm_metric_names: bool = False
     """Show metrics a second time under vLLM's names, for dashboards that were made for it."""
@@ -160,7 +163,7 @@ class ServerOptions:
 class LogOptions:
     """What is said, and how."""
 
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: Literal["debug", "info", "warning", "error"] = field(default="info", metadata=RELOADABLE)
     """Least important level that is logged."""
     log_format: Literal["text", "json"] = "text"
     """Lines for people, or one JSON object a line."""

@@ -37,6 +37,8 @@ class Option:
     default: Any
     meaning: str
     """Its docstring."""
+    is_reloadable: bool = False
+    """Whether a running server takes a new value at SIGHUP."""
 
     @property
     def flag(self) -> str:
@@ -94,6 +96,7 @@ def options_of(record: type) -> tuple[Option, ...]:
                 is_optional=is_optional,
                 default=_default(field),
                 meaning=meanings.get(field.name, ""),
+                is_reloadable=bool(field.metadata.get("is_reloadable")),
             )
         )
     return tuple(found)

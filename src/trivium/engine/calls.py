@@ -37,6 +37,11 @@ class CallTable:
         finally:
             self._open.pop(call_id, None)
 
+    def unanswered(self, name: str, arguments: Mapping[str, object]) -> Call:
+        """Write a call whose reply nobody waits for."""
+        self._next_id += 1
+        return Call(self._next_id, name, dict(arguments))
+
     def settle(self, message: Reply) -> None:
         """Give a reply to its call; drop it when nobody waits."""
         answer = self._open.get(message.call_id)

@@ -103,6 +103,8 @@ class EngineClient:
         self._engine: Incarnation | None = None
         self._receiving: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._reloaded: Mapping[str, object] | None = None
+        """Options with which the engine process is not started: it is told when it is ready."""
         self._has_delivered = False
         """Whether the present engine has delivered a token."""
         self._is_closing = False
@@ -206,6 +208,26 @@ class EngineClient:
             InternalError: The engine could not do it.
         """
         return await self._calls.ask(name, arguments, self._ready_engine().send, timeout_s=timeout_s)
+
+    def reload(self, values: Mapping[str, object], *, heartbeat_timeout_s: float, max_held: int) -> None:
+        """Take new values of options; `values` go to this engine process and to those after it.
+
+        Args:
+            values: Arguments of `EngineLoop.reload`.
+            heartbeat_timeout_s: As when the client was made.
+            max_held: As when the client was made.
+        """
+        self._timeout_s, self._replay.max_held, self._reloaded = heartbeat_timeout_s, max_held, values
+        if self._engine is not None and self._is_ready:
+            self._engine.send(self._calls.unanswered("reload", values))
+
+    async def queued_ids(self) -> set[str]:
+        """Return the open requests of which nothing has been computed: queued in the engine, or waiting for one."""
+        queued = self._replay.unsent_ids()
+        with contextlib.suppress(EngineDeadError):
+            found = (await self.call("queued"))["request_ids"]
+            queued.update(found if isinstance(found, list) else ())
+        return queued
 
     async def drain(self, timeout_s: float) -> bool:
         """Let open requests finish and the engine exit; returns whether it did within the time.
@@ -323,6 +345,8 @@ class EngineClient:
             self._payload = self._payload_again(info)
         self._info, self._error, self._is_ready = info, None, True
         if self._engine is not None:
+            if self._reloaded is not None:
+                self._engine.send(self._calls.unanswered("reload", self._reloaded))
             self._replay.begin(self._engine.send)
         if not self._is_closing:
             self.ready.set()

@@ -18,11 +18,13 @@ import msgspec
 
 from trivium.base.errors import DeadlineExceededError, InternalError, TriviumError, ensure
 from trivium.base.ids import FinishReason, RequestId
+from trivium.base.log import ROOT
 from trivium.engine.admit import Answer, ModelLimits, admit
 from trivium.engine.messages import AnswerReport, Delta, Submit
 from trivium.engine.output import accepted, failed, read_step, sample_rows
 from trivium.engine.report import report, report_open
 from trivium.engine.stats import EngineStats, StepTimes
+from trivium.schedule.request import RequestState
 
 if TYPE_CHECKING:
     from trivium.base.clock import Clock
@@ -252,9 +254,25 @@ class EngineLoop:
             "flush": self.flush,
             "info": lambda: self.info,
             "answers": self.answers,
+            "reload": self.reload,
+            "queued": lambda: {"request_ids": self.queued_requests()},
         }
         ensure(name in calls, f"unknown engine call '{name}'; known are {', '.join(calls)}")
         return calls[name](**arguments)
+
+    def reload(self, *, max_queue: int, log_level: str) -> dict[str, object]:
+        """Take new values of options that can change while requests run."""
+        self._scheduler.set_max_queue(max_queue)
+        logging.getLogger(ROOT).setLevel(log_level.upper())
+        return {}
+
+    def queued_requests(self) -> list[str]:
+        """Return the user requests of which nothing has been computed in this engine, nor delivered by another."""
+        return [
+            user_id
+            for user_id, request_ids in self._choices.items()
+            if all(_has_not_begun(self._answers[request_id].request) for request_id in request_ids)
+        ]
 
     def stats(self) -> dict[str, object]:
         """Counters and gauges, as plain values."""
@@ -281,3 +299,7 @@ class EngineLoop:
         self._executor.close()
         if self.trace is not None:
             self.trace.close()
+
+
+def _has_not_begun(request: Request) -> bool:
+    return request.state is RequestState.WAITING and request.num_preemptions == 0 and request.output_len == 0

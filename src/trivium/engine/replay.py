@@ -33,7 +33,7 @@ class Replay:
     def __init__(self, streams: StreamTable, max_held: int) -> None:
         """Send what is open in `streams`, and hold at most so many requests that no engine knows."""
         self._streams = streams
-        self._max_held = max_held
+        self.max_held = max_held
         self._suspects = Suspects()
         self._send: SendSubmit | None = None
         self._unsent: dict[str, None] = {}
@@ -56,10 +56,10 @@ class Replay:
             self._send(message)
             return
         num_held = sum(not self._streams.was_accepted(each) for each in self._unsent if each in self._streams)
-        if num_held >= self._max_held:
+        if num_held >= self.max_held:
             raise CapacityError(
                 f"the engine is being restarted and {num_held} new requests wait for it already, of at most "
-                f"{self._max_held}; try again later",
+                f"{self.max_held}; try again later",
                 retry_after_s=RETRY_AFTER_S,
             )
         self._unsent[message.request_id] = None
@@ -116,6 +116,10 @@ class Replay:
         self._unsent.clear()
         self._points.clear()
         self._suspects.forget_all()
+
+    def unsent_ids(self) -> set[str]:
+        """Return the requests of which nothing was delivered and which the engine does not have."""
+        return set(self._unsent) - self._streams.begun_ids()
 
     def hand_back(self) -> None:
         """End those that the engine does not have, because the server stops."""

@@ -8,6 +8,7 @@ waits for another's prefix in `look_ahead`, who makes room in `running`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import count
 
 from trivium.base.clock import Clock
@@ -137,6 +138,10 @@ class Scheduler:
             self.recorder.arrived(request)
         if self._running.tables.num_free == 0:  # then nobody is chosen anew, and asked why others wait
             self.recorder.blocked(WaitReason.SEAT)
+
+    def set_max_queue(self, max_queue: int) -> None:
+        """Let so many requests wait from now on; those that wait already stay."""
+        self._options = replace(self._options, max_queue=max_queue)
 
     def _refuse(self, requests: Sequence[Request], *, was_accepted: bool) -> None:
         for request in requests:

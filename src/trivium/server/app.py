@@ -9,7 +9,6 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -19,6 +18,7 @@ from trivium.base.clock import Clock, SystemClock
 from trivium.config.options import ServerOptions
 from trivium.server import chat, completions
 from trivium.server.auth import Doorkeeper
+from trivium.server.cors import Cors
 from trivium.server.errors import MethodNotAllowedError, RouteNotFoundError, error_body
 from trivium.server.gate import Gate
 from trivium.server.generation_route import GenerationRoute
@@ -114,17 +114,8 @@ def _openapi_bytes() -> bytes:
 
 def _middleware(service: Service, routes: list[Route]) -> list[Middleware]:
     gate = Middleware(Gate, service=service, routes=frozenset(route.path for route in routes))
-    if not service.options.cors_origin:
-        return [gate]
     # Outside the gate: a browser asks for permission without a key.
-    cors = Middleware(
-        CORSMiddleware,
-        allow_origins=list(service.options.cors_origin),
-        allow_methods=["GET", "POST"],
-        allow_headers=["*"],
-        expose_headers=["x-request-id"],
-    )
-    return [cors, gate]
+    return [Middleware(Cors, service=service), gate]
 
 
 async def _answer_http_exception(_: Request, exception: Exception) -> Response:

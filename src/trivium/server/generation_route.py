@@ -77,13 +77,13 @@ class GenerationRoute:
         if job.is_stream:
             await self._stream(run, receive, send, scope.get(SHORTCUT))
         else:
-            await service.jobs.run(run.answer(send), receive)
+            await service.jobs.run(run.answer(send), receive, request_ids=job.request_ids)
 
     async def _stream(self, run: _Run, receive: Receive, send: Send, shortcut: Shortcut | None) -> None:
         keep_alive_s = self._service.options.keep_alive_s
         async with EventStream(send, keep_alive_s=keep_alive_s, shortcut=shortcut) as events:
             try:
-                await self._service.jobs.run(run.stream(events), receive)
+                await self._service.jobs.run(run.stream(events), receive, request_ids=run.job.request_ids)
             except ClientGoneError:
                 raise
             except Exception as error:
@@ -99,7 +99,7 @@ class _Run:
     def __init__(self, service: Service, job: Job, form: Form, visit: Visit) -> None:
         self.visit = visit
         self._service = service
-        self._job = job
+        self.job = job
         self._form = form
         self._counts = Counts(job)
         self._times: TokenTimes = service.telemetry.watch_tokens(visit.began_s)
@@ -116,7 +116,7 @@ class _Run:
             return True
 
         try:
-            async with contextlib.aclosing(run_job(self._service.engine, self._job, send_in_passing)) as news:
+            async with contextlib.aclosing(run_job(self._service.engine, self.job, send_in_passing)) as news:
                 async for prompt_idx, delta in news:
                     shown = self._show(prompt_idx, delta)
                     if shown:
@@ -133,9 +133,9 @@ class _Run:
 
     async def answer(self, send: Send) -> None:
         """Collect everything, then send it."""
-        drawn = new_collection(self._job)
+        drawn = new_collection(self.job)
         try:
-            async with contextlib.aclosing(run_job(self._service.engine, self._job)) as news:
+            async with contextlib.aclosing(run_job(self._service.engine, self.job)) as news:
                 async for prompt_idx, delta in news:
                     self._times.add(prompt_idx, delta)
                     self._counts.add(prompt_idx, delta)

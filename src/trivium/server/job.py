@@ -62,6 +62,11 @@ class Job:
         """Tokens of all prompts, each counted once."""
         return sum(len(prompt.ids) for prompt in self.prompts)
 
+    @property
+    def request_ids(self) -> tuple[str, ...]:
+        """Names of its requests in the engine."""
+        return tuple(self.request_id(idx) for idx in range(len(self.prompts)))
+
     def request_id(self, prompt_idx: int) -> str:
         """Name of a prompt's request in the engine."""
         return self.job_id if len(self.prompts) == 1 else f"{self.job_id}-{prompt_idx}"

@@ -13,18 +13,25 @@ from trivium.base.errors import TriviumError
 from trivium.base.garbage import freeze_what_is_loaded
 from trivium.config.defaults import recommended_sampling
 from trivium.config.options import EngineOptions, ServerOptions
+from trivium.config.resolve import Settings
 from trivium.engine.client import EngineClient
 from trivium.server.app import build_app
 from trivium.server.auth import Doorkeeper
 from trivium.server.lifetime import bind_socket, report_failure, serve
 from trivium.server.loading import Found, Opened
+from trivium.server.reload import ReadAgain, Reload
 from trivium.server.served import ServedModel
 
 logger = logging.getLogger(__name__)
 
 
-def run(options: EngineOptions, server: ServerOptions) -> int:
+def run(options: EngineOptions, server: ServerOptions, *, read_again: ReadAgain | None = None) -> int:
     """Serve a model over HTTP until told to stop.
+
+    Args:
+        options: The engine's.
+        server: The server's.
+        read_again: Resolves both once more, for SIGHUP; without it SIGHUP changes nothing.
 
     Returns:
         The exit code: 0 after an orderly end, 1 when the server cannot start (said on standard error), 128 + signal
@@ -33,18 +40,28 @@ def run(options: EngineOptions, server: ServerOptions) -> int:
     try:
         Doorkeeper(server)  # a bad key file is found before anything is taken or loaded
         with bind_socket(server) as listener:
-            return asyncio.run(serve(lambda: _find(listener, options, server), listener, server))
+            return asyncio.run(serve(lambda: _find(listener, options, server, read_again), listener, server))
     except TriviumError as error:
         return report_failure(error)
 
 
-def _find(listener: socket.socket, options: EngineOptions, server: ServerOptions) -> Found:
+def _find(
+    listener: socket.socket, options: EngineOptions, server: ServerOptions, read_again: ReadAgain | None = None
+) -> Found:
+    settings = read_again() if read_again is not None else None
     assembly.find_model(options, _report)
     engine = assembly.engine_client(options, heartbeat_timeout_s=server.heartbeat_timeout_s, report=_report)
-    return Found(engine=engine, open=lambda: _open(engine, listener, options, server))
+    return Found(engine=engine, open=lambda: _open(engine, listener, options, server, settings, read_again))
 
 
-def _open(engine: EngineClient, listener: socket.socket, options: EngineOptions, server: ServerOptions) -> Opened:
+def _open(
+    engine: EngineClient,
+    listener: socket.socket,
+    options: EngineOptions,
+    server: ServerOptions,
+    settings: Settings | None,
+    read_again: ReadAgain | None,
+) -> Opened:
     frontend = assembly.load_frontend(options, _report)
     served = served_model(frontend, options, server)
     logger.info("Trivium %s: %s (%s)", __version__, served.name, frontend.precision)
@@ -58,7 +75,10 @@ def _open(engine: EngineClient, listener: socket.socket, options: EngineOptions,
         logger.info("%s", engine.status().info.get("kv_cache", "KV cache: unknown"))
         logger.info("ready: %s at %s, context %d tokens", served.name, url, app.state.service.context_len)
 
-    return Opened(app=app, on_ready=say_ready)
+    reload = None
+    if settings is not None and read_again is not None:
+        reload = Reload(settings, read_again, app.state.service, engine)
+    return Opened(app=app, on_ready=say_ready, reload=reload)
 
 
 def base_url(server: ServerOptions, port: int) -> str:

@@ -4,9 +4,11 @@
 
     bind + listen ─► serve HTTP ─► load the model, start its engine (503 until ready) ─► SIGTERM ─► drain ─► exit 0
          │ taken: exit 1 at once       │ cannot be loaded: exit 1                            │ again: end at once
+                                       SIGHUP, any time after: options are read again (`reload`)
 
 The port is taken before anything is loaded, so that a second server on it fails within a second. While draining, new
-requests get 503 and running ones finish; after `drain_timeout_s` each of those left gets one error and the server ends.
+requests get 503, and so do queued ones of which nothing was computed yet: another server answers them sooner. Running
+ones finish; after `drain_timeout_s` each of those left gets one error and the server ends.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 LAST_WORDS_S = 2.0
 """Seconds that the last error events get to leave."""
+RETRY_S = 5.0
+"""Seconds after which a client of a server that stops is told to try again."""
 BACKLOG = 2048
 CONNECTION_KEEP_ALIVE_S = 65
 EXIT_FAILED = 1
@@ -87,14 +91,14 @@ async def serve(find: Callable[[], Found], listener: socket.socket, options: Ser
     code: int | None = EXIT_FAILED
     server = _Listener(_http_config(entrance, options))
     life = ModelLife(find, entrance)
-    with stops.listening():
+    with stops.listening(life.reload):
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         loading = asyncio.create_task(life.begin())
         stopping = asyncio.create_task(stops.first.wait())
         try:
             code = await _until_end(serving, loading, stopping)
             if code is None:
-                code = await _drain(life.jobs, stops, options.drain_timeout_s)
+                code = await _drain(life, stops, life.drain_timeout_s(options))
         finally:
             server.should_exit = True
             server.force_exit = stops.second.is_set()
@@ -127,10 +131,12 @@ async def _until_end(
             tasks.discard(loading)
 
 
-async def _drain(jobs: OpenJobs, stops: _Stops, timeout_s: float) -> int:
-    """Let running jobs finish, then end those left; a second signal cuts it short."""
+async def _drain(life: ModelLife, stops: _Stops, timeout_s: float) -> int:
+    """Hand queued jobs back, let running ones finish, then end those left; a second signal cuts it short."""
+    jobs = life.jobs
     jobs.stop_accepting()
-    logger.info("stopping: %d requests under way get up to %g s", len(jobs), timeout_s)
+    logger.info("stopping: %d requests under way get up to %g s, queued ones are handed back", len(jobs), timeout_s)
+    handing_back = asyncio.create_task(_hand_back(life))
     draining = asyncio.create_task(_finish_jobs(jobs, timeout_s))
     again = asyncio.create_task(stops.second.wait())
     try:
@@ -140,15 +146,23 @@ async def _drain(jobs: OpenJobs, stops: _Stops, timeout_s: float) -> int:
         draining.result()
         return 0
     finally:
-        draining.cancel()
-        again.cancel()
+        for task in (handing_back, draining, again):
+            task.cancel()
+
+
+async def _hand_back(life: ModelLife) -> None:
+    error = ShuttingDownError("the server is shutting down before it began with the request", retry_after_s=RETRY_S)
+    try:
+        await life.hand_back_queued(error)
+    except Exception:
+        logger.exception("queued requests could not be handed back; they go on")
 
 
 async def _finish_jobs(jobs: OpenJobs, timeout_s: float) -> None:
     if await jobs.wait_empty(timeout_s):
         return
     logger.warning("ending %d requests that did not finish in time", len(jobs))
-    jobs.fail_all(ShuttingDownError("the server is shutting down and the request's time is up", retry_after_s=5.0))
+    jobs.fail_all(ShuttingDownError("the server is shutting down and the request's time is up", retry_after_s=RETRY_S))
     await jobs.wait_empty(LAST_WORDS_S)
 
 
@@ -161,14 +175,17 @@ class _Stops:
         self.last_signal = 0
 
     @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
-        """Take the signals while serving, where the platform and thread allow it."""
+    def listening(self, on_hangup: Callable[[], None]) -> Iterator[None]:
+        """Take the signals while serving, where the platform and thread allow it; SIGHUP calls `on_hangup`."""
         loop = asyncio.get_running_loop()
         taken: list[signal.Signals] = []
         for number in (signal.SIGTERM, signal.SIGINT):
             with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
                 loop.add_signal_handler(number, self.stop, number)
                 taken.append(number)
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+            loop.add_signal_handler(signal.SIGHUP, on_hangup)
+            taken.append(signal.SIGHUP)
         try:
             yield
         finally:

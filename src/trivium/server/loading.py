@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,9 +16,14 @@ from typing import Protocol, TypeVar, cast
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from trivium.base.errors import TriviumError
+from trivium.config.options import ServerOptions
 from trivium.server.errors import NotReadyError, error_body, error_headers, error_status
 from trivium.server.gate import send_json
 from trivium.server.open_jobs import OpenJobs
+from trivium.server.service import Service
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -40,6 +46,10 @@ class EngineLife(Protocol):
         """
         ...
 
+    async def queued_ids(self) -> set[str]:
+        """Return the open requests of which nothing has been computed."""
+        ...
+
     async def drain(self, timeout_s: float) -> bool:
         """Let open requests finish and the engine exit."""
         ...
@@ -57,6 +67,8 @@ class Opened:
     """From `build_app`, over the engine of `Found`."""
     on_ready: Callable[[], None] = lambda: None
     """Called once, when the first request can be answered."""
+    reload: Callable[[], object] | None = None
+    """Reads the options again and takes those that may change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +107,8 @@ class ModelLife:
         self._engine: EngineLife | None = None
         self.jobs = OpenJobs()
         """Jobs under way; none before there is a model."""
+        self._service: Service | None = None
+        self._reload: Callable[[], object] | None = None
 
     async def begin(self) -> None:
         """Find the model, start its engine, open the entrance, and wait until the engine is ready.
@@ -106,10 +120,27 @@ class ModelLife:
         self._engine = found.engine
         await found.engine.start()
         opened = await _in_thread(found.open)
+        self._service, self._reload = opened.app.state.service, opened.reload
         self.jobs = opened.app.state.service.jobs
         self._entrance.app = opened.app
         await found.engine.wait_ready()
         opened.on_ready()
+
+    def drain_timeout_s(self, options: ServerOptions) -> float:
+        """Return how long requests under way get now; `options` count until the model is there."""
+        return (options if self._service is None else self._service.options).drain_timeout_s
+
+    def reload(self) -> None:
+        """Read the options again."""
+        if self._reload is None:
+            logger.warning("options are not read again while the model is loading; send SIGHUP again when it is ready")
+        else:
+            self._reload()
+
+    async def hand_back_queued(self, error: TriviumError) -> None:
+        """End the jobs of which nothing has been computed, so that their clients can go elsewhere."""
+        if self._engine is not None:
+            self.jobs.fail_among(await self._engine.queued_ids(), error)
 
     async def end(self, *, is_orderly: bool) -> None:
         """End the engine, if there is one: asked to when there is time, else killed."""

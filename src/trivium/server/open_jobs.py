@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Container, Coroutine
 from typing import Any, TypeVar
 
 from starlette.types import Receive
@@ -28,7 +28,8 @@ class OpenJobs:
     """
 
     def __init__(self) -> None:
-        self._ends: set[asyncio.Future[None]] = set()
+        self._ends: dict[asyncio.Future[None], tuple[str, ...]] = {}
+        """Per job, what ends it from outside, and the ids of its requests in the engine."""
         self._is_empty = asyncio.Event()
         self._is_empty.set()
         self.is_accepting = True
@@ -46,18 +47,27 @@ class OpenJobs:
             if not end.done():
                 end.set_exception(error)
 
+    def fail_among(self, request_ids: Container[str], error: TriviumError) -> int:
+        """End the jobs all of whose requests are among these; returns how many."""
+        found = [end for end, own in self._ends.items() if own and all(each in request_ids for each in own)]
+        for end in found:
+            if not end.done():
+                end.set_exception(error)
+        return len(found)
+
     async def wait_empty(self, timeout_s: float) -> bool:
         """Wait until no job is under way; returns whether that came true in time."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._is_empty.wait(), timeout_s)
         return not self._ends
 
-    async def run(self, work: Coroutine[Any, Any, T], receive: Receive) -> T:
+    async def run(self, work: Coroutine[Any, Any, T], receive: Receive, *, request_ids: tuple[str, ...] = ()) -> T:
         """Run a job's work until it, its client, or the server ends it.
 
         Args:
             work: Does everything, sends included; cancelled when somebody else ends the job.
             receive: The request's channel, whose body has been read.
+            request_ids: What the engine calls its requests.
 
         Raises:
             ClientGoneError: The connection closed.
@@ -68,7 +78,7 @@ class OpenJobs:
             work.close()
             raise ShuttingDownError("the server is shutting down", retry_after_s=5.0)
         end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._ends.add(end)
+        self._ends[end] = request_ids
         self._is_empty.clear()
         working = asyncio.create_task(work)
         watching = asyncio.create_task(_client_gone(receive))
@@ -86,7 +96,7 @@ class OpenJobs:
             watching.cancel()
             if not end.cancel() and not end.cancelled():
                 end.exception()  # known by now, or not wanted any more
-            self._ends.discard(end)
+            del self._ends[end]
             if not self._ends:
                 self._is_empty.set()
 

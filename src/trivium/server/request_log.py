@@ -77,7 +77,7 @@ class RequestLog:
             answer_id=job.job_id,
             model=job.model,
             is_stream=job.is_stream,
-            engine_ids=[job.request_id(idx) for idx in range(len(job.prompts))],
+            engine_ids=list(job.request_ids),
             num_draws=job.num_draws,
             created_at=time.time() - age_s,
         )

@@ -74,7 +74,7 @@ def test_j02_nothing_is_green_before_the_first_answer_can_be_given() -> None:
             assert status_of(client, "/v1/completions", one_token) == httpx.codes.OK
 
 
-def test_j03_running_and_queued_streams_finish_after_sigterm_and_new_requests_are_refused() -> None:
+def test_j03_running_streams_finish_after_sigterm_and_queued_and_new_requests_are_refused() -> None:
     with tiny_server("--max-num-seqs", "8", kv_cache_memory="4MiB") as server, ThreadPoolExecutor(24) as pool:
         fields: dict[str, Any] = {**ENDLESS, "max_tokens": 320, "stream": True}
         asked = [pool.submit(server.complete, prompt=f"stream {idx}", **fields) for idx in range(24)]
@@ -92,10 +92,17 @@ def test_j03_running_and_queued_streams_finish_after_sigterm_and_new_requests_ar
         late = server.complete(prompt="late")
         assert (late.status_code, late.json()["error"]["code"]) == (UNAVAILABLE, "shutting_down")
         assert server.client.get("/live").status_code == httpx.codes.OK
-        for future in asked:
-            response = future.result(timeout=60)
-            assert response.status_code == httpx.codes.OK
+        responses = [future.result(timeout=60) for future in asked]
+        finished = [response for response in responses if response.status_code == httpx.codes.OK]
+        handed_back = [response for response in responses if response.status_code == UNAVAILABLE]
+        assert len(finished) + len(handed_back) == len(asked)
+        assert len(finished) >= 8
+        assert len(handed_back) >= 1
+        for response in finished:
             assert chunks(response.text)[-1]["choices"][0]["finish_reason"] == "length"
+        for response in handed_back:
+            assert response.json()["error"]["code"] == "shutting_down"
+            assert int(response.headers["retry-after"]) > 0
         assert server.wait() == 0
 
 
