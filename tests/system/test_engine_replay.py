@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from support.dying_engine import command
+from support.server_process import smollm2_or_skip
 from support.tiny_engine import deep_model, run_alone, tiny_loop, tiny_model
 from trivium.api import Answers, RequestOutput
 from trivium.assembly import engine_client
@@ -114,6 +115,25 @@ async def test_all_kinds_of_requests_go_on_with_the_same_bits() -> None:
         assert (await engine.call("check"))["differences"] == []
     for kind, params in KINDS.items():
         assert_same(outputs[kind], undisturbed(model, prompts[kind], params))
+
+
+async def test_a_real_model_goes_on_with_the_same_bits() -> None:
+    model = smollm2_or_skip()
+    kinds = ("greedy", "several", "best", "logprobs", "stop text", "penalties")
+    prompt = [504, 3575, 282, 4649, 314]
+    async with started(real_engine(model, threads=None)) as engine:
+
+        async def answer_all(run: str) -> list[RequestOutput]:
+            reading = [read(engine, f"{run} {kind}", prompt, KINDS[kind]) for kind in kinds]
+            return await asyncio.gather(*reading)
+
+        before = await answer_all("undisturbed")
+        again = asyncio.create_task(answer_all("disturbed"))
+        await until_some_have_begun(engine, len(kinds))
+        kill(engine)
+        for output, expected in zip(await again, before, strict=True):
+            assert_same(output, expected)
+        assert engine.status().epoch == 2
 
 
 async def test_a_frozen_engine_is_replaced_and_its_requests_go_on() -> None:

@@ -101,8 +101,11 @@ def test_reloaded_options_act_and_others_are_named(files: Callable[..., Path]) -
             statuses = [pool.submit(server.complete, prompt=f"{idx}", **long) for idx in range(12)]
             assert {future.result(timeout=30).status_code for future in statuses} == {200, 503}
 
-        files(keys=f"two={OTHER_KEY}", max_num_seqs=4, drain_timeout_s=0.1, heartbeat_timeout_s=3)
-        reload(server)
+        files(keys=f"two={OTHER_KEY}", max_num_seqs=5, drain_timeout_s=0.1, heartbeat_timeout_s=3)
+        assert server.client.post("/v1/config/reload").status_code == 401
+        changes = server.client.post("/v1/config/reload", headers=as_bearer(ADMIN_KEY)).json()
+        assert changes["needs_restart"] == ["max_num_seqs"]
+        assert {"max_queue", "admin_key", "drain_timeout_s"} <= set(changes["changed"])
         assert (status_with(server, KEY), status_with(server, OTHER_KEY)) == (401, 200)
         assert status_with(server, ADMIN_KEY, "/v1/cache/check") in {401, 403}
         server.client.headers.update(as_bearer(OTHER_KEY))
@@ -130,6 +133,10 @@ def test_a_bad_file_changes_nothing_and_is_named(files: Callable[..., Path]) -> 
             assert any("cannot be read again" in line and reason in line for line in said), (reason, said)
             assert status_with(server, KEY) == 200
             assert server.complete(prompt="hi", max_tokens=1).status_code == 200
+        files(admin_key=f"[boss={ADMIN_KEY}]")
+        reload(server)
         config.unlink()
+        refused = server.client.post("/v1/config/reload", headers=as_bearer(ADMIN_KEY))
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "config_error")
         assert any("cannot read the configuration file" in line for line in reload(server))
         server.assert_alive()

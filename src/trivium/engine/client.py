@@ -105,6 +105,7 @@ class EngineClient:
         self._watching: asyncio.Task[None] | None = None
         self._reloaded: Mapping[str, object] | None = None
         """Options with which the engine process is not started: it is told when it is ready."""
+        self._epoch = 0
         self._has_delivered = False
         """Whether the present engine has delivered a token."""
         self._is_closing = False
@@ -123,7 +124,7 @@ class EngineClient:
         return EngineStatus(
             is_ready=self._is_ready,
             heartbeat_age_s=max(time.monotonic() - self._last_pulse_s, self._loop_age_s),
-            epoch=self._engine.epoch if self._engine else 0,
+            epoch=self._epoch,
             is_restarting=self._is_restarting,
             info=self._info,
             stats=self._stats,
@@ -281,6 +282,7 @@ class EngineClient:
         self._error = "the model is loading"
         self._last_pulse_s = time.monotonic()
         self._stats, self._loop_age_s, self._has_delivered = {}, 0.0, False
+        self._epoch = epoch
         self._engine = Incarnation(self._command, self._payload, epoch)
         self._receiving = asyncio.create_task(self._receive(self._engine), name="trivium-engine-receive")
 

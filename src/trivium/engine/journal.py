@@ -85,7 +85,7 @@ class Journal:
     def _write(self, place: int, payload: bytes) -> None:
         if self._file is None or len(payload) > PLACE_BYTES - _HEAD.size:
             return
-        record = _HEAD.pack(self._number, len(payload), crc32(payload)) + payload
+        record = _HEAD.pack(self._number, len(payload), _checksum(self._number, payload)) + payload
         try:
             os.pwrite(self._file, record, place * PLACE_BYTES)
         except OSError as error:
@@ -117,6 +117,11 @@ def _read(file: int, place: int) -> tuple[int, list[tuple[str, int]]] | None:
         return None
     number, length, checksum = _HEAD.unpack(head)
     payload = os.pread(file, length, place * PLACE_BYTES + _HEAD.size)
-    if not payload or len(payload) < length or crc32(payload) != checksum:
+    if not payload or len(payload) < length or _checksum(number, payload) != checksum:
         return None
     return number, _decode(payload)
+
+
+def _checksum(number: int, payload: bytes) -> int:
+    """Cover the number too: a place of which only that was written must not pass for a new one."""
+    return crc32(payload, crc32(number.to_bytes(8, "little")))

@@ -103,6 +103,7 @@ def _routes(service: Service) -> list[Route]:
         Route("/v1/requests/{answer_id}", requests.one),
         Route("/v1/cache/check", plain.check_cache),
         Route("/v1/cache/flush", plain.flush_cache, methods=["POST"]),
+        Route("/v1/config/reload", plain.reload_config, methods=["POST"]),
         Route("/openapi.json", openapi),
     ]
 

@@ -79,6 +79,13 @@ class ForbiddenError(RequestError):
     code = "permission_denied"
 
 
+class BadConfigError(RequestError):
+    """The options cannot be read again; the server goes on with those that it has."""
+
+    http_status = 409
+    code = "config_error"
+
+
 class NotReadyError(CapacityError):
     """The model is still loading, or the engine does not answer."""
 

@@ -10,7 +10,17 @@ import msgspec
 from trivium import __version__
 from trivium.server.auth import ADMIN_PATHS, OPEN_PATHS
 from trivium.server.fields import FieldTable
-from trivium.server.shapes import ChatCompletion, Completion, Condition, ErrorAnswer, ModelCard, ModelList, Text, Tokens
+from trivium.server.shapes import (
+    Changes,
+    ChatCompletion,
+    Completion,
+    Condition,
+    ErrorAnswer,
+    ModelCard,
+    ModelList,
+    Text,
+    Tokens,
+)
 from trivium.server.tables import CHAT, COMPLETIONS, DETOKENIZE, TOKENIZE
 from trivium.server.timeline_shapes import RequestList, RequestTimeline
 
@@ -18,6 +28,7 @@ _RECORDS = (
     Completion,
     ChatCompletion,
     ModelList,
+    Changes,
     ModelCard,
     Tokens,
     Text,
@@ -79,6 +90,9 @@ def _paths() -> dict[str, dict[str, Any]]:
         ),
         "/v1/cache/check": _get("Derive anew who owns every page of KV memory; list the differences", None),
         "/v1/cache/flush": {"post": {"summary": "Forget unused cached prefixes", "responses": _responses(None)}},
+        "/v1/config/reload": {
+            "post": {"summary": "Read the options again, as SIGHUP does", "responses": _responses("Changes")}
+        },
         "/openapi.json": _get("This document", None),
     }
 

@@ -10,9 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trivium import __version__
-from trivium.base.errors import InvalidParameterError
+from trivium.base.errors import ConfigError, InvalidParameterError
 from trivium.server.body import read_json_object
 from trivium.server.chat import prompt_ids
+from trivium.server.errors import BadConfigError
 from trivium.server.job import check_prompt_ids
 from trivium.server.service import Service
 from trivium.server.shapes import Condition, ModelCard, ModelList, Text, Tokens
@@ -97,6 +98,15 @@ class PlainRoutes:
         """Forget every cached prefix that no running request uses."""
         self._service.check_ready()
         return _json(await self._service.engine.call("flush"))
+
+    async def reload_config(self, _: Request) -> Response:
+        """Read the options again, as SIGHUP does, and say what changed."""
+        if self._service.reload is None:
+            raise BadConfigError("this server was not started with options that can be read again")
+        try:
+            return _json(self._service.reload())
+        except ConfigError as error:
+            raise BadConfigError(f"the options cannot be read again, so all keep their values: {error}") from error
 
     def _card(self, name: str) -> ModelCard:
         served = self._service.served

@@ -7,18 +7,20 @@ taken while serving is named in the log.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from trivium.base import log
-from trivium.base.errors import TriviumError
+from trivium.base.errors import ConfigError
 from trivium.config.options import EngineOptions, ServerOptions
 from trivium.config.record import options_of
 from trivium.config.resolve import Settings
 from trivium.server.auth import Doorkeeper
 from trivium.server.service import Service
+from trivium.server.shapes import Changes
 
 logger = logging.getLogger(__name__)
 
@@ -34,29 +36,29 @@ class ReloadingEngine(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What a reload found."""
-
-    taken: tuple[str, ...] = ()
-    """Options that have new values now."""
-    refused: tuple[str, ...] = ()
-    """Options that changed and need a restart."""
-
-
 class Reload:
     """Reads the options again, for one server."""
 
     def __init__(self, settings: Settings, read_again: ReadAgain, service: Service, engine: ReloadingEngine) -> None:
-        """Compare with `settings`, which `service` and `engine` were made from."""
+        """Compare with `settings`, which `service` and `engine` were made from; `service` offers it to admins."""
         self._settings = settings
         self._read_again = read_again
         self._service = service
         self._engine = engine
         self._secrets = set(settings.secrets())
+        service.reload = self.take
 
-    def __call__(self) -> Changes | None:
-        """Read and take; returns what changed, or `None` when it could not be read."""
+    def __call__(self) -> None:
+        """Read and take, as a signal wants it: whatever comes of it is in the log."""
+        with contextlib.suppress(ConfigError):
+            self.take()
+
+    def take(self) -> Changes:
+        """Read the options and take those that may change.
+
+        Raises:
+            ConfigError: They cannot be read, or one has a bad value; all keep their values.
+        """
         try:
             found = self._read_again()
             values = {name: self._new_value(found, name) for name in self._settings.by_name}
@@ -64,9 +66,9 @@ class Reload:
                 option.name: values[option.name] for option in options_of(ServerOptions) if option.is_reloadable
             })  # fmt: skip
             doorkeeper = Doorkeeper(server)  # reads the key file again, whether or not its name changed
-        except TriviumError as error:
+        except ConfigError as error:
             logger.error("the options cannot be read again, so all keep their values: %s", error)  # noqa: TRY400
-            return None
+            raise
         changes = self._compare(found)
         self._service.options, self._service.doorkeeper = server, doorkeeper
         self._engine.reload(
@@ -78,10 +80,10 @@ class Reload:
         self._secrets.update(found.secrets())
         log.set_up(level=values["log_level"], form=self._settings["log_format"], secrets=self._secrets)
         known = self._settings.by_name
-        self._settings = Settings({**known, **{name: found.by_name[name] for name in changes.taken}})
-        for name in changes.refused:
+        self._settings = Settings({**known, **{name: found.by_name[name] for name in changes.changed}})
+        for name in changes.needs_restart:
             logger.warning("%s changed in the configuration and needs a restart", name)
-        logger.info("options read again; changed: %s", ", ".join(changes.taken) or "none")
+        logger.info("options read again; changed: %s", ", ".join(changes.changed) or "none")
         return changes
 
     def _new_value(self, found: Settings, name: str) -> Any:
@@ -92,8 +94,8 @@ class Reload:
         changed = [name for name, old in self._settings.by_name.items() if found[name] != old.value]
         is_reloadable = {name: self._settings.by_name[name].option.is_reloadable for name in changed}
         return Changes(
-            tuple(name for name in changed if is_reloadable[name]),
-            tuple(name for name in changed if not is_reloadable[name]),
+            changed=[name for name in changed if is_reloadable[name]],
+            needs_restart=[name for name in changed if not is_reloadable[name]],
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from trivium import __version__
@@ -16,6 +16,7 @@ from trivium.server.open_jobs import OpenJobs
 from trivium.server.ports import ChatTemplatePort, EnginePort, TokenizerPort
 from trivium.server.request_log import RequestLog
 from trivium.server.served import ServedModel
+from trivium.server.shapes import Changes
 from trivium.server.telemetry import Telemetry
 from trivium.server.token_texts import TokenTexts
 
@@ -36,6 +37,8 @@ class Service:
     doorkeeper: Doorkeeper
     clock: Clock = field(default_factory=SystemClock)
     jobs: OpenJobs = field(default_factory=OpenJobs)
+    reload: Callable[[], Changes] | None = None
+    """Reads the options again; raises `ConfigError`. `None` where there is nothing to read."""
     texts: TokenTexts = field(init=False)
     requests: RequestLog = field(init=False)
 

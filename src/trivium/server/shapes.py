@@ -164,6 +164,15 @@ class Condition(msgspec.Struct, kw_only=True):
     reason: str | None = None
 
 
+class Changes(msgspec.Struct, kw_only=True):
+    """Answer of `/v1/config/reload`: options whose value in the configuration is another than the one in use."""
+
+    changed: list[str]
+    """Those that have their new values now."""
+    needs_restart: list[str]
+    """Those that keep their old values until the server is started again."""
+
+
 class ErrorDetail(msgspec.Struct):
     """What went wrong."""
 
