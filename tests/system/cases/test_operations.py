@@ -120,6 +120,18 @@ def test_j03_streams_that_outlast_the_drain_end_with_one_error_and_the_engine_is
         eventually(lambda: not psutil.pid_exists(engine.pid))
 
 
+def test_j03_an_engine_that_dies_during_the_drain_is_replaced_and_its_requests_finish() -> None:
+    with tiny_server(kv_cache_memory="4MiB") as server, ThreadPoolExecutor(1) as pool:
+        fields: dict[str, Any] = {**ENDLESS, "n": 32}
+        undisturbed = server.complete(**fields).json()["choices"]
+        asked = pool.submit(server.complete, **fields)
+        eventually(lambda: server.metrics()["trivium_requests_running"] > 0)
+        server.tell(signal.SIGTERM)
+        server.engine.kill()
+        assert asked.result(timeout=60).json()["choices"] == undisturbed
+        assert server.wait() == 0
+
+
 def test_j03_a_second_signal_ends_at_once() -> None:
     with tiny_server("--drain-timeout-s", "600", kv_cache_memory="4MiB") as server, ThreadPoolExecutor(1) as pool:
         engine = server.engine

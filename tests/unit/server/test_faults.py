@@ -13,6 +13,7 @@ from trivium.base.errors import (
     CapacityError,
     EngineDeadError,
     InternalError,
+    PoisonRequestError,
     PromptTooLongError,
     RequestTooLargeError,
     TriviumError,
@@ -31,6 +32,7 @@ ENDPOINTS = ("complete", "chat")
         (PromptTooLongError("too long", param="prompt"), 400, "context_length_exceeded"),
         (RequestTooLargeError("the pool holds 512 tokens"), 413, "request_too_large"),
         (EngineDeadError("the engine is not ready"), 503, "engine_dead"),
+        (PoisonRequestError("the engine died of it"), 500, "poison_request"),
         (InternalError("a page has two owners"), 500, "internal_error"),
     ],
 )
