@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
+import signal
 import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from support.tiny_engine import deep_model
 from support.tiny_server import TinyServer, tiny_server
@@ -92,7 +96,7 @@ def test_choices_and_prompts_have_a_timeline_each(server: TinyServer) -> None:
     body = server.complete(prompt=["one two three", "four"], n=2, max_tokens=2, temperature=1).json()
     answers = timeline(server, body["id"])["answers"]
     assert [(answer["prompt"], answer["choice"]) for answer in answers] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert all("prefix" in answer["waited"] for answer in answers if answer["choice"])
+    assert answers[1]["starts"][0]["cached"] == {"device": answers[0]["prompt_tokens"] - 1}
 
 
 def test_an_answer_whose_client_left_ends_as_aborted(server: TinyServer) -> None:
@@ -140,3 +144,51 @@ def test_metrics_of_a_running_server_have_all_that_the_dashboard_shows(server: T
     waiting = sum(value for name, value in metrics.items() if name.startswith("trivium_requests_waiting_by_reason"))
     assert waiting == metrics["trivium_requests_waiting"] == 0
     assert sum(value for name, value in metrics.items() if name.startswith("trivium_wait_seconds_total")) > 0
+
+
+class Collector(BaseHTTPRequestHandler):
+    """Takes spans over OTLP/HTTP."""
+
+    spans: ClassVar[list[Any]] = []
+
+    def do_POST(self) -> None:
+        payload = self.rfile.read(int(self.headers["content-length"]))
+        payload = gzip.decompress(payload) if self.headers.get("content-encoding") == "gzip" else payload
+        for resource in ExportTraceServiceRequest.FromString(payload).resource_spans:
+            self.spans.extend(span for scope in resource.scope_spans for span in scope.spans)
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+def test_spans_reach_a_collector_by_the_time_the_server_has_ended() -> None:
+    trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as collector:
+        threading.Thread(target=collector.serve_forever, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{collector.server_address[1]}"
+        with tiny_server("--otlp-endpoint", endpoint, "--log-format", "json") as server:
+            headers = {"traceparent": f"00-{trace}-{parent}-01"}
+            body = {"model": "tiny", "prompt": "trace me", "max_tokens": 5, "ignore_eos": True}
+            answer = server.client.post("/v1/completions", json=body, headers=headers).json()
+            server.tell(signal.SIGTERM)
+            assert server.wait() == 0
+            log = list(server.log)
+        collector.shutdown()
+    ours = {span.name: span for span in Collector.spans if span.trace_id.hex() == trace}
+    assert set(ours) == {"text_completion tiny", "queue", "prefill", "decode"}
+    root = ours["text_completion tiny"]
+    shown = {one.key: one.value for one in root.attributes}
+    assert root.parent_span_id.hex() == parent
+    assert shown["gen_ai.response.id"].string_value == answer["id"]
+    assert shown["gen_ai.usage.output_tokens"].int_value == 5
+    for name in ("queue", "prefill", "decode"):
+        part = ours[name]
+        assert part.parent_span_id == root.span_id
+        assert root.start_time_unix_nano <= part.start_time_unix_nano <= part.end_time_unix_nano
+        assert part.end_time_unix_nano <= root.end_time_unix_nano + 1_000_000
+    lines = [json.loads(line) for line in log if line.startswith("{")]
+    (access,) = [line for line in lines if line.get("answer_id") == answer["id"]]
+    assert (access["trace_id"], access["finish"], access["completion_tokens"]) == (trace, "length", 5)
+    assert 0 <= access["queue_ms"] <= access["ttft_ms"] <= access["ms"]

@@ -22,16 +22,23 @@ ROOT = "trivium"
 BLANK = "****"
 
 _request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
+_trace_id: ContextVar[str | None] = ContextVar("trace_id", default=None)
 
 
 @contextmanager
-def about_request(request_id: str) -> Iterator[None]:
-    """Put a request's id on every message logged inside the block, by this task or thread."""
-    token = _request_id.set(request_id)
+def about_request(request_id: str, trace_id: str | None = None) -> Iterator[None]:
+    """Put a request's id, and its trace's, on every message logged inside the block, by this task or thread."""
+    token, trace_token = _request_id.set(request_id), _trace_id.set(trace_id)
     try:
         yield
     finally:
         _request_id.reset(token)
+        _trace_id.reset(trace_token)
+
+
+def join_trace(trace_id: str | None) -> None:
+    """Put a trace's id on every message from now on, until the block of `about_request` ends."""
+    _trace_id.set(trace_id)
 
 
 def set_up(
@@ -99,7 +106,7 @@ class PlainLines(_Lines):
 
 
 class JsonLines(_Lines):
-    """One object a line: time (UTC, ISO 8601), level, logger, message, and request_id and error when there are.
+    """One object a line: time (UTC, ISO 8601), level, logger, message; request_id, trace_id, error when there are.
 
     Fields given as `extra` follow, `null` included; none of them replaces one of the fixed fields.
     """
@@ -113,6 +120,8 @@ class JsonLines(_Lines):
         }
         if request_id:
             entry["request_id"] = request_id
+        if (trace_id := getattr(record, "trace_id", None) or _trace_id.get()) is not None:
+            entry["trace_id"] = trace_id
         if record.exc_info:
             entry["error"] = self.formatException(record.exc_info)
         for name, value in vars(record).items():

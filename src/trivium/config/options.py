@@ -149,6 +149,8 @@ class ServerOptions:
     """Seconds without a sign of the engine's loop after which /health is no longer 200."""
     drain_timeout_s: float = field(default=30.0, metadata=RELOADABLE)
     """Seconds that running requests get after SIGTERM."""
+    otlp_endpoint: str | None = None
+    """OTLP/HTTP collector that gets a span per request, such as http://127.0.0.1:4318; needs the extra otel."""
     vllm_metric_names: bool = False
     """Show metrics a second time under vLLM's names, for dashboards that were made for it."""
     request_history: int = 1000

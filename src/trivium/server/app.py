@@ -29,6 +29,7 @@ from trivium.server.request_routes import RequestRoutes
 from trivium.server.served import ServedModel
 from trivium.server.service import Service
 from trivium.server.telemetry import Telemetry
+from trivium.server.tracing import Tracing
 
 
 def build_app(
@@ -39,6 +40,7 @@ def build_app(
     served: ServedModel,
     *,
     clock: Clock | None = None,
+    tracing: Tracing | None = None,
 ) -> Starlette:
     """Make the application for one engine; `app.state.service` is what its routes share.
 
@@ -49,9 +51,10 @@ def build_app(
         options: Keys, limits and times.
         served: Names and defaults.
         clock: Times requests and tokens.
+        tracing: Takes spans; by default what `otlp_endpoint` says.
 
     Raises:
-        ConfigError: A key, or the key file, cannot be used.
+        ConfigError: A key, the key file, or the collector's address cannot be used.
     """
     own_clock = clock or SystemClock()
     service = Service(
@@ -65,6 +68,7 @@ def build_app(
         ),
         doorkeeper=Doorkeeper(options),
         clock=own_clock,
+        tracing=tracing or (Tracing(options.otlp_endpoint) if options.otlp_endpoint else None),
     )
     routes = _routes(service)
     app = Starlette(

@@ -33,10 +33,12 @@ CLIENT_GONE_STATUS = 499
 """Logged (never sent) when the client closed the connection first."""
 _ACCESS_LINE = (
     "%(method)s %(route)s %(status)s caller=%(caller)s answer=%(answer_id)s prompt=%(prompt_tokens)s "
-    "completion=%(completion_tokens)s cached=%(cached_tokens)s ttft_ms=%(ttft_ms)s ms=%(ms)s error=%(error)s"
+    "completion=%(completion_tokens)s cached=%(cached_tokens)s queue_ms=%(queue_ms)s ttft_ms=%(ttft_ms)s ms=%(ms)s "
+    "finish=%(finish)s error=%(error)s"
 )
 _PREFIXES = ("/v1/models/", "/v1/requests/")
 """Routes that end with a name, which neither log nor metrics show."""
+_TRACE_PARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
 _SAFE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -71,7 +73,7 @@ class Gate:
             await send(message)
 
         self._service.telemetry.request_began()
-        with about_request(visit.request_id):
+        with about_request(visit.request_id, visit.trace_id):
             await self._let_through(scope, receive, send_stamped, visit)
 
     async def _let_through(self, scope: Scope, receive: Receive, send: Send, visit: Visit) -> None:
@@ -91,7 +93,8 @@ class Gate:
         for prefix in _PREFIXES:
             if path.startswith(prefix):
                 route = prefix + "{id}"
-        return Visit(_request_id(scope), scope["method"], route, self._service.clock.now_s())
+        request_id, trace_id = _ids(scope)
+        return Visit(request_id, scope["method"], route, self._service.clock.now_s(), trace_id=trace_id)
 
     async def _answer_error(self, error: Exception, visit: Visit, send: Send) -> None:
         log_error(error, visit)
@@ -102,7 +105,7 @@ class Gate:
         seconds = self._service.clock.now_s() - visit.began_s
         self._service.telemetry.request_ended(visit.route, visit.status, seconds, visit.error_code)
         if visit.record is not None:
-            self._service.requests.end(visit.record, seconds)
+            self._service.request_ended(visit.record, seconds)
         level = logging.DEBUG if visit.route in POLLED_ROUTES else logging.INFO
         if access_logger.isEnabledFor(level):
             fields = visit.fields(seconds)
@@ -130,11 +133,15 @@ async def send_json(
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-def _request_id(scope: Scope) -> str:
+def _ids(scope: Scope) -> tuple[str, str | None]:
+    """Return the request's id, the client's or one that is drawn, and its trace's, if it brings one."""
+    request_id = trace_id = None
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _SAFE_ID.fullmatch(value):
-            return bytes(value).decode()
-    return uuid.uuid4().hex
+            request_id = bytes(value).decode()
+        elif name == b"traceparent" and (found := _TRACE_PARENT.fullmatch(value)) and found[1].strip(b"0"):
+            trace_id = found[1].decode()
+    return request_id or uuid.uuid4().hex, trace_id
 
 
 def _shown(value: str | float | None) -> str:

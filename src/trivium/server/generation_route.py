@@ -71,7 +71,7 @@ class GenerationRoute:
         body = await read_json_object(scope, receive, max_bytes=service.options.max_body_bytes)
         job = await self._parse(service, body)
         visit.answer_id, visit.prompt_tokens = job.job_id, job.prompt_tokens
-        service.requests.begin(job, visit)
+        service.request_began(job, visit, scope["headers"])
         form = self._make_form(job, service.texts, created=int(time.time()), fingerprint=service.fingerprint)
         run = _Run(service, job, form, visit)
         if job.is_stream:

@@ -15,6 +15,7 @@ from trivium.config.defaults import recommended_sampling
 from trivium.config.options import EngineOptions, ServerOptions
 from trivium.config.resolve import Settings
 from trivium.engine.client import EngineClient
+from trivium.server import tracing
 from trivium.server.app import build_app
 from trivium.server.auth import Doorkeeper
 from trivium.server.lifetime import bind_socket, report_failure, serve
@@ -39,6 +40,8 @@ def run(options: EngineOptions, server: ServerOptions, *, read_again: ReadAgain 
     """
     try:
         Doorkeeper(server)  # a bad key file is found before anything is taken or loaded
+        if server.otlp_endpoint is not None:
+            tracing.check(server.otlp_endpoint)
         with bind_socket(server) as listener:
             return asyncio.run(serve(lambda: _find(listener, options, server, read_again), listener, server))
     except TriviumError as error:
@@ -75,10 +78,14 @@ def _open(
         logger.info("%s", engine.status().info.get("kv_cache", "KV cache: unknown"))
         logger.info("ready: %s at %s, context %d tokens", served.name, url, app.state.service.context_len)
 
+    def send_last_spans() -> None:
+        if app.state.service.tracing is not None:
+            app.state.service.tracing.close()
+
     reload = None
     if settings is not None and read_again is not None:
         reload = Reload(settings, read_again, app.state.service, engine)
-    return Opened(app=app, on_ready=say_ready, reload=reload)
+    return Opened(app=app, on_ready=say_ready, on_end=send_last_spans, reload=reload)
 
 
 def base_url(server: ServerOptions, port: int) -> str:

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+LAST_CALL_S = 3.0
 ENGINE_END_S = 2.0
 """Seconds that an engine without work gets to end by itself."""
 
@@ -69,6 +70,8 @@ class Opened:
     """Called once, when the first request can be answered."""
     reload: Callable[[], object] | None = None
     """Reads the options again and takes those that may change."""
+    on_end: Callable[[], None] = lambda: None
+    """Called once, in a thread, when no request is under way any more; it has `LAST_CALL_S`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +108,7 @@ class ModelLife:
         self._find = find
         self._entrance = entrance
         self._engine: EngineLife | None = None
+        self._on_end: Callable[[], None] | None = None
         self.jobs = OpenJobs()
         """Jobs under way; none before there is a model."""
         self._service: Service | None = None
@@ -123,6 +127,7 @@ class ModelLife:
         self._service, self._reload = opened.app.state.service, opened.reload
         self.jobs = opened.app.state.service.jobs
         self._entrance.app = opened.app
+        self._on_end = opened.on_end
         await found.engine.wait_ready()
         opened.on_ready()
 
@@ -149,6 +154,9 @@ class ModelLife:
         if is_orderly:
             await self._engine.drain(ENGINE_END_S)
         await self._engine.close()
+        if self._on_end is not None and is_orderly:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(_in_thread(self._on_end), LAST_CALL_S)
 
 
 async def _in_thread(work: Callable[[], T]) -> T:

@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trivium.server.visit import Visit
 
@@ -42,6 +42,19 @@ class RequestRecord:
     """By (prompt index, choice), of the answers that have ended."""
     seconds: float | None = None
     """From its arrival to its end; `None` while it is under way."""
+    span: Any = None
+    """Its span, while that is open; belongs to `tracing`."""
+
+    @property
+    def queue_s(self) -> float | None:
+        """Seconds until the first of its answers had its first step, as far as that is known."""
+        starts = [report.timeline.starts[0].at_s for report in self.reports.values() if report.timeline.starts]
+        return min(starts, default=None)
+
+    @property
+    def finish(self) -> str | None:
+        """How its answers ended, as far as that is known; several ways are separated by commas."""
+        return ",".join(sorted({str(report.finish_reason) for report in self.reports.values()})) or None
 
     @property
     def is_complete(self) -> bool:
@@ -86,11 +99,14 @@ class RequestLog:
         visit.record = record
         return record
 
-    def take(self, report: AnswerReport) -> None:
-        """Add what the engine says of an answer that ended; dropped when its request is not remembered."""
-        if (found := self._by_engine_id.get(report.request_id)) is not None:
-            record, prompt_idx = found
-            record.reports[prompt_idx, report.choice] = report
+    def take(self, report: AnswerReport) -> RequestRecord | None:
+        """Add what the engine says of an answer that ended to its request, and return that, if it is remembered."""
+        found = self._by_engine_id.get(report.request_id)
+        if found is None:
+            return None
+        record, prompt_idx = found
+        record.reports[prompt_idx, report.choice] = report
+        return record
 
     def end(self, record: RequestRecord, seconds: float) -> None:
         """Note that a request has ended after so many seconds; the oldest finished one may be forgotten."""

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from trivium import __version__
 from trivium.base.clock import Clock, SystemClock
+from trivium.base.log import join_trace
 from trivium.config.options import ServerOptions
 from trivium.engine.messages import AnswerReport
 from trivium.server.auth import Doorkeeper
 from trivium.server.errors import NotReadyError, ShuttingDownError
+from trivium.server.job import Job
 from trivium.server.open_jobs import OpenJobs
 from trivium.server.ports import ChatTemplatePort, EnginePort, TokenizerPort
-from trivium.server.request_log import RequestLog
+from trivium.server.request_log import RequestLog, RequestRecord
 from trivium.server.served import ServedModel
 from trivium.server.shapes import Changes
 from trivium.server.telemetry import Telemetry
 from trivium.server.token_texts import TokenTexts
+from trivium.server.tracing import Tracing
+from trivium.server.visit import Visit
 
+LATE_REPORT_S = 2.0
+"""Seconds after which the span of a request ends without what the engine has not said of its answers."""
 LONG_TEXT_CHARS = 20_000
 """Texts from here on are tokenized in a thread, so that one long prompt does not hold up every stream."""
 
@@ -41,6 +47,7 @@ class Service:
     """Reads the options again; raises `ConfigError`. `None` where there is nothing to read."""
     texts: TokenTexts = field(init=False)
     requests: RequestLog = field(init=False)
+    tracing: Tracing | None = None
 
     def __post_init__(self) -> None:
         self.texts = TokenTexts(self.tokenizer)
@@ -49,7 +56,26 @@ class Service:
 
     def _answer_ended(self, report: AnswerReport) -> None:
         self.telemetry.answer_ended(report)
-        self.requests.take(report)
+        record = self.requests.take(report)
+        if self.tracing is not None and record is not None and record.is_complete:
+            self.tracing.end(record)
+
+    def request_began(self, job: Job, visit: Visit, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Note a request that was understood."""
+        record = self.requests.begin(job, visit)
+        if self.tracing is not None:
+            self.tracing.begin(record, job, headers)
+            join_trace(visit.trace_id)
+
+    def request_ended(self, record: RequestRecord, seconds: float) -> None:
+        """Note the end of a request that took so many seconds."""
+        self.requests.end(record, seconds)
+        if self.tracing is None:
+            return
+        if record.is_complete:
+            self.tracing.end(record)
+        else:  # Aborted, or failed: the engine's reports of its answers are under way, or will never come.
+            asyncio.get_running_loop().call_later(LATE_REPORT_S, self.tracing.end, record)
 
     @property
     def context_len(self) -> int:

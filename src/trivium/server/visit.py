@@ -32,6 +32,8 @@ class Visit:
     first_token_s: float | None = None
     error_code: str | None = None
     """Code of an error, also of one that ended a stream after its status was sent."""
+    trace_id: str | None = None
+    """Trace that the caller's `traceparent`, or our own span, belongs to."""
     record: RequestRecord | None = None
     """What is kept of a request for text once it was understood."""
 
@@ -47,10 +49,17 @@ class Visit:
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "cached_tokens": self.cached_tokens,
-            "ttft_ms": None if self.first_token_s is None else round(self.first_token_s * 1000, 1),
-            "ms": round(seconds * 1000, 1),
+            "queue_ms": _ms(None if self.record is None else self.record.queue_s),
+            "ttft_ms": _ms(self.first_token_s),
+            "ms": _ms(seconds),
+            "finish": None if self.record is None else self.record.finish,
             "error": self.error_code,
+            "trace_id": self.trace_id,
         }
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 1)
 
 
 def visit_of(scope: Scope) -> Visit:

@@ -52,6 +52,17 @@ def test_json_is_one_object_a_line_with_request_and_error() -> None:
     assert "ValueError" in entry["error"]
 
 
+def test_json_names_the_trace_inside_the_block_and_not_behind_it() -> None:
+    logger, stream = lines_of(form="json")
+    with log.about_request("req-1", "ab" * 16):
+        logger.info("in")
+        log.join_trace("cd" * 16)
+        logger.info("joined")
+    logger.info("out")
+    entries = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [entry.get("trace_id") for entry in entries] == ["ab" * 16, "cd" * 16, None]
+
+
 def test_further_fields_are_keys_of_the_json_form_and_replace_none_of_its_own() -> None:
     logger, stream = lines_of(form="json")
     logger.info("done", extra={"status": 200, "ms": None, "level": "loud", "where": Path("x")})

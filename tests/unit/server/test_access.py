@@ -207,7 +207,7 @@ async def test_the_access_log_has_one_line_with_counts_and_times(site: Site, cap
     [record] = [record for record in caplog.records if record.name == "trivium.access"]
     line = PlainLines().format(record)
     assert " INFO access [r-7] POST /v1/completions 200 caller=- answer=cmpl-" in line
-    assert " prompt=3 completion=4 cached=0 ttft_ms=" in line
+    assert " prompt=3 completion=4 cached=0 queue_ms=- ttft_ms=" in line
     assert line.endswith(" error=-")
     assert "\n" not in line
 
@@ -224,6 +224,7 @@ async def test_the_access_record_has_a_field_for_everything_in_its_line(locked: 
     assert {name: whole[name] for name in list(whole)[4:]} == {
         "request_id": "r-8", "method": "POST", "route": "/v1/completions", "status": 200, "caller": "alice",
         "answer_id": answer.json()["id"], "prompt_tokens": 3, "completion_tokens": 4, "cached_tokens": 0, "error": None,
+        "queue_ms": None, "finish": None, "trace_id": None,
     }  # fmt: skip
     assert (refused["request_id"], refused["status"], refused["error"]) == ("r-8", 400, "invalid_value")
     assert refused["completion_tokens"] is refused["ttft_ms"] is None
