@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from trivium.api import LLM, AsyncLLM, CompletionOutput, RequestOutput
+    from trivium.config.retention import RangeRetention, Retention
     from trivium.config.sampling import SamplingParams
     from trivium.engine.messages import Delta
     from trivium.sampling.batch import TokenLogprobs
@@ -20,7 +21,9 @@ __all__ = [
     "AsyncLLM",
     "CompletionOutput",
     "Delta",
+    "RangeRetention",
     "RequestOutput",
+    "Retention",
     "SamplingParams",
     "TokenLogprobs",
     "__version__",
@@ -31,6 +34,8 @@ _HOMES = {
     "AsyncLLM": "trivium.api",
     "CompletionOutput": "trivium.api",
     "RequestOutput": "trivium.api",
+    "RangeRetention": "trivium.config.retention",
+    "Retention": "trivium.config.retention",
     "SamplingParams": "trivium.config.sampling",
     "Delta": "trivium.engine.messages",
     "TokenLogprobs": "trivium.sampling.batch",

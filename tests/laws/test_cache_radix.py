@@ -23,19 +23,30 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from trivium.base.clock import FakeClock
 from trivium.base.ids import PageId
 from trivium.cache.accounting import check
+from trivium.cache.evict import ORDERS
 from trivium.cache.kv_cache import Holding, KVCache
 from trivium.cache.node import RadixNode
 from trivium.cache.page_keys import page_keys, root_key
 from trivium.cache.page_runs import PageRun
 from trivium.cache.pages import NO_PAGE
 from trivium.cache.radix import RadixTree
+from trivium.cache.retain import RetentionPlan
 from trivium.cache.spec import KVGroup, KVSpec
+from trivium.config.retention import RangeRetention, Retention
 
 Path = tuple[Hashable, tuple[int, ...]]
 
 prompts = st.lists(st.integers(0, 1), min_size=1, max_size=14) | st.lists(st.just(0), min_size=1, max_size=20)
+ranges = st.builds(
+    lambda start, count, **rest: RangeRetention(start=start, end=None if count is None else start + count, **rest),
+    st.integers(0, 12),
+    st.none() | st.integers(1, 12),
+    priority=st.integers(0, 100),
+    duration_s=st.none() | st.integers(1, 4),
+)
 windows = st.lists(st.sampled_from([None, 1, 2, 5, 9]), min_size=1, max_size=3)
 
 
@@ -95,12 +106,18 @@ class CacheStory(RuleBasedStateMachine):
 
     running = Bundle("running")
 
-    @initialize(windows=windows, page_len=st.sampled_from([1, 3, 4]), num_pages=st.integers(14, 24))
-    def make(self, windows: list[int | None], page_len: int, num_pages: int) -> None:
+    @initialize(
+        windows=windows,
+        page_len=st.sampled_from([1, 3, 4]),
+        num_pages=st.integers(14, 24),
+        eviction=st.sampled_from(list(ORDERS)),
+    )
+    def make(self, windows: list[int | None], page_len: int, num_pages: int, eviction: str) -> None:
         groups = [KVGroup("window" if w else "full", (i,), 8, w) for i, w in enumerate(windows)]
         self.spec = KVSpec(tuple(groups), page_len)
         count = num_pages if page_len > 1 else 2 * num_pages
-        self.cache = KVCache(self.spec, [count] * len(groups), prefix_cache=True)
+        self.clock = FakeClock()
+        self.cache = KVCache(self.spec, [count] * len(groups), prefix_cache=True, eviction=eviction, clock=self.clock)
         self.follower = Follower()
         self.cache.index.listen(self.follower)
         self.memory: list[dict[tuple[PageId, int], Path]] = [{} for _ in groups]
@@ -108,8 +125,22 @@ class CacheStory(RuleBasedStateMachine):
         """(group, page, slot) that was entered into the index since it was written."""
         self.live: list[Running] = []
 
-    @rule(target=running, tokens=prompts, namespace=st.sampled_from(["x", "y"]), spare=st.integers(0, 3))
-    def open(self, tokens: list[int], namespace: str, spare: int) -> Running:
+    @rule(
+        target=running,
+        tokens=prompts,
+        namespace=st.sampled_from(["x", "y"]),
+        spare=st.integers(0, 3),
+        ranges=st.lists(ranges, max_size=2),
+        decode=st.none() | st.builds(Retention, priority=st.integers(0, 100)),
+    )
+    def open(
+        self,
+        tokens: list[int],
+        namespace: str,
+        spare: int,
+        ranges: list[RangeRetention],
+        decode: Retention | None,
+    ) -> Running:
         longest = max(0, len(tokens) - spare)
         match = self.cache.index.match(np.array(tokens, np.int32), namespace, longest)
         self.check_match(match.pages, tokens, namespace, match.length)
@@ -118,7 +149,9 @@ class CacheStory(RuleBasedStateMachine):
             assert match.length <= best
         else:
             assert match.length == best
-        holding = self.cache.open(np.array(tokens, np.int32), namespace, longest)
+        plan = RetentionPlan(ranges, decode, prompt_len=len(tokens), page_len=self.spec.page_len)
+        asks = plan if ranges or decode else None
+        holding = self.cache.open(np.array(tokens, np.int32), namespace, longest, asks)
         assert holding.cached_len == match.length
         request = Running(tokens, namespace, holding)
         self.live.append(request)
@@ -187,6 +220,10 @@ class CacheStory(RuleBasedStateMachine):
                     np.array(request.tokens, np.int32), request.namespace, request.computed_len
                 )
                 assert found.length == request.computed_len
+
+    @rule(seconds=st.integers(1, 4))
+    def wait(self, seconds: int) -> None:
+        self.clock.advance(seconds)
 
     @rule()
     def flush(self) -> None:

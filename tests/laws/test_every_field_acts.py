@@ -13,7 +13,8 @@ import pytest
 
 from support.tiny_engine import tiny_model
 from trivium.api import LLM, RequestOutput
-from trivium.base.errors import InvalidParameterError
+from trivium.base.errors import RequestError
+from trivium.config.retention import RangeRetention, Retention
 from trivium.config.sampling import SamplingParams
 
 PROMPT = "hello"
@@ -73,6 +74,8 @@ ROWS: dict[str, Row | Refused] = {
     "logprobs": Row(1, 3, GREEDY),
     "prompt_logprobs": Row(1, 3, GREEDY),
     "prompt_logprob_start": Row(0, 2, {**GREEDY, "prompt_logprobs": 1}),
+    "cache_retention": Refused((RangeRetention(priority=90),)),
+    "cache_retention_decode": Refused(Retention(priority=90)),
     "logprobs_mode": Row("raw", "processed", {**DRAWN, "temperature": 0.5, "logprobs": 1}),
 }
 
@@ -105,7 +108,7 @@ def test_two_values_of_a_field_give_two_answers(llm: LLM, name: str) -> None:
 def test_what_is_not_honoured_is_refused_by_name(llm: LLM, name: str) -> None:
     row = ROWS[name]
     assert isinstance(row, Refused)
-    with pytest.raises(InvalidParameterError) as refusal:
+    with pytest.raises(RequestError) as refusal:
         llm.generate(PROMPT, SamplingParams(**{name: row.value}))
     assert refusal.value.param == name
 

@@ -65,6 +65,7 @@ def build_engine(
         num_pages=executor.num_pages,
         max_model_len=max_model_len,
         prefix_cache=options.cache.prefix_cache,
+        eviction=options.cache.eviction,
         clock=SystemClock(),
     )
     ropes = tuple(dict.fromkeys(layer.rope for layer in config.layers if layer.rope is not None))
@@ -81,6 +82,8 @@ def build_engine(
             rope_variant=lambda reach: tuple(rope_variant(rope, reach) for rope in ropes),
             bad_word_ids=lambda text: spellings(tokenizer, text),
             logprobs_mode=options.schedule.logprobs_mode,
+            eviction=options.cache.eviction,
+            page_len=spec.page_len,
         ),
         info={
             "model": model.name,

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from trivium.base.clock import Clock, SystemClock
 from trivium.base.ids import PageId
 from trivium.base.intmath import ceil_div
 from trivium.cache.pages import NO_PAGE, PagePool
@@ -23,6 +24,7 @@ from trivium.cache.window import first_needed
 
 if TYPE_CHECKING:
     from trivium.cache.prefix import TokenArray
+    from trivium.cache.retain import RetentionPlan
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +44,8 @@ class Holding:
     """Per group, pages before this index are out of the window."""
     changed_from: list[int] = field(default_factory=list)
     """Per group, first page index that changed since a reader of `pages` last set it to their number."""
+    plan: RetentionPlan | None = None
+    """Priorities that the request asked for."""
     has_changed: bool = True
     """Whether `changed_from` has moved down, or `pages` have grown, since the reader last cleared it."""
 
@@ -49,16 +53,37 @@ class Holding:
 class KVCache:
     """Page pools and prefix index of one model."""
 
-    def __init__(self, spec: KVSpec, num_pages: Sequence[int], *, prefix_cache: bool) -> None:
+    def __init__(
+        self,
+        spec: KVSpec,
+        num_pages: Sequence[int],
+        *,
+        prefix_cache: bool,
+        eviction: str = "lru",
+        clock: Clock | None = None,
+    ) -> None:
+        """Make an empty cache.
+
+        Args:
+            spec: KV groups and page length.
+            num_pages: Pages of each group's pool.
+            prefix_cache: Whether prefixes are remembered.
+            eviction: A policy of `evict.ORDERS`.
+            clock: Ends priorities that were asked for a while; by default the machine's.
+        """
         self.spec = spec
         self.pools = tuple(PagePool(count) for count in num_pages)
-        self.index: PrefixIndex = RadixTree(spec, self.pools) if prefix_cache else NoPrefixIndex(len(self.pools))
+        self.index: PrefixIndex = (
+            RadixTree(spec, self.pools, eviction=eviction, clock=clock or SystemClock())
+            if prefix_cache
+            else NoPrefixIndex(len(self.pools))
+        )
         self._windows = [(idx, group.window) for idx, group in enumerate(spec.groups) if group.window is not None]
         self.has_windows = bool(self._windows)
         self.num_evicted = 0
         """Pages that cached prefixes gave up to make room."""
 
-    def open(self, tokens: TokenArray, namespace: Hashable, max_len: int) -> Holding:
+    def open(self, tokens: TokenArray, namespace: Hashable, max_len: int, plan: RetentionPlan | None = None) -> Holding:
         """Start a holding with the longest cached prefix of `tokens`, at most `max_len` tokens.
 
         Effects:
@@ -74,8 +99,8 @@ class KVCache:
                 source = pages.pop()
                 if source != NO_PAGE:
                     sources.append((group, source))
-        holding = Holding(match.pages, None, whole * self.spec.page_len, match.length, sources)
-        holding.lock = self.index.lock(match, namespace)
+        holding = Holding(match.pages, None, whole * self.spec.page_len, match.length, sources, plan=plan)
+        holding.lock = self.index.lock(match, namespace, plan)
         holding.released = [pages.count(NO_PAGE) for pages in match.pages]
         holding.changed_from = [0] * len(self.pools)
         return holding
@@ -125,7 +150,7 @@ class KVCache:
         if len(tokens) == 0:
             return
         first = holding.locked_len // self.spec.page_len
-        holding.lock = self.index.insert(holding.lock, holding.locked_len, tokens, holding.pages)
+        holding.lock = self.index.insert(holding.lock, holding.locked_len, tokens, holding.pages, holding.plan)
         end = holding.locked_len + len(tokens)
         holding.locked_len = end // self.spec.page_len * self.spec.page_len
         for group in range(len(self.pools)):

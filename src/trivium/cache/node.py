@@ -14,6 +14,7 @@ from trivium.cache.spec import KVSpec
 
 if TYPE_CHECKING:
     from trivium.cache.prefix import TokenArray
+    from trivium.cache.retain import Kept
 
 TOKEN_BYTES = 4
 
@@ -25,7 +26,10 @@ class RadixNode:
     over a thousand short nodes stays cheap.
     """
 
-    __slots__ = ("children", "data", "end", "keys", "last_use", "locks", "namespace", "pages", "parent", "start")
+    __slots__ = (
+        "born", "children", "data", "end", "hits", "kept", "keys", "last_use", "locks", "namespace", "pages", "parent",
+        "start",
+    )  # fmt: skip
 
     def __init__(self, data: bytes, start: int, pages: tuple[list[PageId], ...], parent: RadixNode | None) -> None:
         self.data = data
@@ -45,6 +49,12 @@ class RadixNode:
         """Set in roots only."""
         self.last_use = 0
         """When the tree saw it used last, in uses of the tree."""
+        self.born = 0
+        """When it was entered, likewise."""
+        self.hits = 0
+        """Requests whose match ended with it, or with a node below it that has gone since."""
+        self.kept: Kept | None = None
+        """The priority that a request asked for, under the policy that heeds it."""
 
     @classmethod
     def root(cls, namespace: Hashable, num_groups: int) -> RadixNode:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trivium.cache.page_runs import PageListener
+    from trivium.cache.retain import RetentionPlan
 
     TokenArray = NDArray[np.int32]
 
@@ -50,15 +51,25 @@ class PrefixIndex(Protocol):
         """Return the length of what `match` would find, without looking for its pages where lengths alone tell."""
         ...
 
-    def lock(self, match: PrefixMatch, namespace: Hashable) -> Any:
-        """Keep the place where the whole pages of `match` end, and return it; `insert` goes on from there."""
+    def lock(self, match: PrefixMatch, namespace: Hashable, plan: RetentionPlan | None = None) -> Any:
+        """Keep the place where the whole pages of `match` end, and return it; `insert` goes on from there.
+
+        What leads there gets the priorities of `plan`, where the eviction policy heeds any.
+        """
         ...
 
     def unlock(self, lock: Any) -> None:
         """Release a place; each lock is released once."""
         ...
 
-    def insert(self, lock: Any, locked_len: int, tokens: TokenArray, pages: Sequence[list[PageId]]) -> Any:
+    def insert(
+        self,
+        lock: Any,
+        locked_len: int,
+        tokens: TokenArray,
+        pages: Sequence[list[PageId]],
+        plan: RetentionPlan | None = None,
+    ) -> Any:
         """Enter computed tokens behind a locked place, and move the lock to the end of their last whole page.
 
         Args:
@@ -66,6 +77,7 @@ class PrefixIndex(Protocol):
             locked_len: Its length in tokens, a multiple of the page length.
             tokens: Computed tokens from `locked_len` on.
             pages: Per group, the request's page table.
+            plan: Priorities of its pages; `None` when it asks for none.
 
         Returns:
             The new lock, `locked_len + len(tokens)` long, rounded down to whole pages.
@@ -76,7 +88,7 @@ class PrefixIndex(Protocol):
         ...
 
     def evict(self, group: int, count: int) -> None:
-        """Drop least recently used prefixes until `count` pages of `group` are free, or none is evictable."""
+        """Drop what the eviction policy names until `count` pages of `group` are free, or none is evictable."""
         ...
 
     def flush(self) -> None:
@@ -112,13 +124,20 @@ class NoPrefixIndex:
         del tokens, namespace, max_len
         return 0
 
-    def lock(self, match: PrefixMatch, namespace: Hashable) -> None:
+    def lock(self, match: PrefixMatch, namespace: Hashable, plan: RetentionPlan | None = None) -> None:
         """Keep nothing."""
 
     def unlock(self, lock: None) -> None:
         """Release nothing."""
 
-    def insert(self, lock: None, locked_len: int, tokens: TokenArray, pages: Sequence[list[PageId]]) -> None:
+    def insert(
+        self,
+        lock: None,
+        locked_len: int,
+        tokens: TokenArray,
+        pages: Sequence[list[PageId]],
+        plan: RetentionPlan | None = None,
+    ) -> None:
         """Enter nothing."""
 
     def evict(self, group: int, count: int) -> None:

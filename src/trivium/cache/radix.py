@@ -33,6 +33,7 @@ import numpy as np
 from trivium.base.errors import InternalError, ensure
 from trivium.base.ids import PageId
 from trivium.base.intmath import ceil_div
+from trivium.cache.evict import ORDERS, EvictionQueue
 from trivium.cache.node import TOKEN_BYTES, RadixNode, node_problems, token_bytes, walk
 from trivium.cache.page_runs import enter_root, extend_keys, run_of
 from trivium.cache.pages import NO_PAGE, PagePool
@@ -42,8 +43,10 @@ from trivium.cache.spec import KVSpec
 from trivium.cache.window import first_needed, usable_len
 
 if TYPE_CHECKING:
+    from trivium.base.clock import Clock
     from trivium.cache.page_runs import PageListener
     from trivium.cache.prefix import TokenArray
+    from trivium.cache.retain import RetentionPlan
 
 
 class RadixTree:
@@ -55,7 +58,16 @@ class RadixTree:
         - Whatever can be evicted is queued, or waits for the page that keeps it.
     """
 
-    def __init__(self, spec: KVSpec, pools: Sequence[PagePool]) -> None:
+    def __init__(self, spec: KVSpec, pools: Sequence[PagePool], *, eviction: str, clock: Clock) -> None:
+        """Make an empty tree.
+
+        Args:
+            spec: KV groups and page length.
+            pools: Those of the groups.
+            eviction: A policy of `evict.ORDERS`.
+            clock: Ends priorities that were asked for a while.
+        """
+        self._clock = clock
         self._spec = spec
         self._page_len = spec.page_len
         self._pools = tuple(pools)
@@ -64,7 +76,12 @@ class RadixTree:
         windows = [group.window for group in spec.groups]
         self._widest = max((window for window in windows if window is not None), default=0)
         self._listeners: list[PageListener] = []
-        self._shrinker = TreeShrinker(spec, self._pools, self._roots, self._listeners)
+        order = ORDERS[eviction](clock)
+
+        def new_queue() -> EvictionQueue:
+            return EvictionQueue(order)
+
+        self._shrinker = TreeShrinker(spec, self._pools, self._roots, self._listeners, new_queue, clock)
         self._queues = self._shrinker.queues
 
     # -- matching ---------------------------------------------------------------------------------------------
@@ -132,8 +149,8 @@ class RadixTree:
 
     # -- locking and inserting --------------------------------------------------------------------------------
 
-    def lock(self, match: PrefixMatch, namespace: Hashable) -> RadixNode:
-        """Keep the node where the whole pages of `match` end."""
+    def lock(self, match: PrefixMatch, namespace: Hashable, plan: RetentionPlan | None = None) -> RadixNode:
+        """Keep the node where the whole pages of `match` end, and give its path the priorities of `plan`."""
         root = self._roots.get(namespace)
         if root is None:
             root = self._roots[namespace] = RadixNode.root(namespace, len(self._pools))
@@ -141,10 +158,13 @@ class RadixTree:
                 enter_root(root)
         node = self._node_ending_at(root, match.path, match.length // self._page_len * self._page_len)
         node.locks += 1
+        node.hits += match.length > 0
         self._note_use(node)
         # The partly shared page counts as used too, when it is the last one of its node.
         if match.path and match.length > (match.path[-1].end - 1) // self._page_len * self._page_len:
             match.path[-1].last_use = node.last_use
+        if plan is not None:
+            self._retain(_path_to(node, 0), plan)
         return node
 
     def unlock(self, lock: RadixNode) -> None:
@@ -176,7 +196,14 @@ class RadixTree:
             raise InternalError(f"no node of the path ends at or beyond {length}")
         return path[at] if path[at].end == length else self._split(path[at], length)
 
-    def insert(self, lock: RadixNode, locked_len: int, tokens: TokenArray, pages: Sequence[list[PageId]]) -> RadixNode:
+    def insert(
+        self,
+        lock: RadixNode,
+        locked_len: int,
+        tokens: TokenArray,
+        pages: Sequence[list[PageId]],
+        plan: RetentionPlan | None = None,
+    ) -> RadixNode:
         """Enter computed tokens behind a locked node and move the lock to the end of their last whole page.
 
         ::
@@ -200,11 +227,31 @@ class RadixTree:
             grown = self._attach(last, token_bytes(tokens[known - locked_len :]), pages)
             if grown is not last:
                 path.append(grown)
+        elif path:
+            path[-1].last_use = next(self._uses)
         target = self._node_ending_at(lock, path, now // self._page_len * self._page_len)
         target.locks += 1
         self.unlock(lock)
         self._note_use(target)
+        if plan is not None:
+            self._retain(_path_to(path[-1] if path else target, locked_len), plan)
         return target
+
+    def _retain(self, path: Sequence[RadixNode], plan: RetentionPlan) -> None:
+        """Give the nodes of `path` the priorities of `plan`, splitting them where these change within a node."""
+        now_s = self._clock.now_s()
+        for node in path:
+            last = ceil_div(node.end, self._page_len)
+            for edge in plan.edges(node.start // self._page_len, last):
+                if node.start < edge * self._page_len < node.end:
+                    self._give_priority(self._split(node, edge * self._page_len), plan, now_s)
+            self._give_priority(node, plan, now_s)
+
+    def _give_priority(self, node: RadixNode, plan: RetentionPlan, now_s: float) -> None:
+        kept = plan.kept((node.end - 1) // self._page_len, now_s)
+        if kept is not None:
+            node.kept = kept
+            self._shrinker.note_priority(node)
 
     def _adopt(self, path: list[RadixNode], first: int, last: int, pages: Sequence[list[PageId]]) -> None:
         """Settle the pages [first, last) that the tree has along `path`: one copy stays, tree and request share it."""
@@ -230,7 +277,7 @@ class RadixTree:
     def _attach(self, node: RadixNode, data: bytes, pages: Sequence[list[PageId]]) -> RadixNode:
         """Enter tokens behind the end of `node`: in place when it is an unlocked leaf, else as a new child."""
         first = node.end // self._page_len
-        if node.parent is not None and not node.children and node.locks == 0:
+        if self._can_extend(node):
             kept = first - node.start // self._page_len
             for pool, owned in zip(self._pools, node.pages, strict=True):
                 pool.drop_all(owned[kept:])
@@ -242,6 +289,7 @@ class RadixTree:
             target = RadixNode(data, node.end, tuple([] for _ in self._pools), node)
             node.children[target.first_token] = target
         target.last_use = next(self._uses)
+        target.born = target.born or target.last_use
         end = ceil_div(target.end, self._page_len)
         for pool, queue, owned, table in zip(self._pools, self._queues, target.pages, pages, strict=True):
             entered = table[first:end]
@@ -251,6 +299,22 @@ class RadixTree:
         if self._listeners:
             self._announce(target)
         return target
+
+    def _can_extend(self, node: RadixNode) -> bool:
+        """Return whether tokens may be entered at the end of `node` itself, not behind it."""
+        if node.parent is None or node.children or node.locks:
+            return False
+        if node.kept is None:
+            return True
+        # What is entered was not asked to be kept: only the partial page, which it joins, is split off for it.
+        whole = node.end // self._page_len * self._page_len
+        if node.start < whole < node.end:
+            self._split(node, whole)
+        if node.end == whole:
+            return False
+        node.kept = None
+        self._shrinker.note_priority(node)
+        return True
 
     def _announce(self, node: RadixNode) -> None:
         """Say which full pages a node has gained."""
@@ -267,7 +331,7 @@ class RadixTree:
         num_pages = at // self._page_len - node.start // self._page_len
         cut = (at - node.start) * TOKEN_BYTES
         upper = RadixNode(node.data[:cut], node.start, tuple(owned[:num_pages] for owned in node.pages), parent)
-        upper.last_use = node.last_use
+        upper.last_use, upper.born, upper.kept = node.last_use, node.born, node.kept
         upper.keys, node.keys = node.keys[:num_pages], node.keys[num_pages:]
         for owned in node.pages:
             del owned[:num_pages]
@@ -278,12 +342,14 @@ class RadixTree:
         for group, queue in zip(self._spec.groups, self._queues, strict=True):
             if group.window is not None:
                 queue.add(upper)
+        if upper.kept is not None:
+            self._shrinker.note_priority(upper)
         return upper
 
     # -- evicting ---------------------------------------------------------------------------------------------
 
     def evict(self, group: int, count: int) -> None:
-        """Drop least recently used pages until `count` pages of `group` are free, or none is evictable.
+        """Drop what the policy names first until `count` pages of `group` are free, or none is evictable.
 
         Cost: O(log nodes) per leaf that loses pages, a few array operations for all of these.
         """
@@ -336,6 +402,16 @@ class RadixTree:
                 )
             ]
         return problems
+
+
+def _path_to(node: RadixNode, start: int) -> list[RadixNode]:
+    """Return the nodes that lead to the end of `node`, it included, and end behind `start`."""
+    path = []
+    above: RadixNode | None = node
+    while above is not None and above.parent is not None and above.end > start:
+        path.append(above)
+        above = above.parent
+    return path
 
 
 def _owned_along(path: Sequence[RadixNode], group: int) -> list[PageId]:

@@ -12,19 +12,23 @@ What was dropped is given to the pools at the end, all pages of all leaves at on
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from heapq import heappop, heappush
+from itertools import count
 from typing import TYPE_CHECKING
 
 from trivium.base.errors import InternalError
 from trivium.base.ids import PageId
-from trivium.cache.evict import EvictionQueue
 from trivium.cache.node import TOKEN_BYTES, RadixNode
 from trivium.cache.page_runs import run_of
 from trivium.cache.pages import NO_PAGE, PagePool
 from trivium.cache.spec import KVSpec
 
 if TYPE_CHECKING:
+    from trivium.base.clock import Clock
+    from trivium.cache.evict import EvictionQueue
     from trivium.cache.page_runs import PageListener
+    from trivium.cache.retain import Kept
 
 
 class TreeShrinker:
@@ -36,17 +40,31 @@ class TreeShrinker:
         pools: Sequence[PagePool],
         roots: dict[Hashable, RadixNode],
         listeners: Sequence[PageListener],
+        new_queue: Callable[[], EvictionQueue],
+        clock: Clock,
     ) -> None:
-        """Share the roots of a tree and those who listen to it."""
+        """Share the roots of a tree, and those who listen to it.
+
+        Args:
+            spec: KV groups and page length.
+            pools: Those of the groups.
+            roots: By namespace; empty ones are removed.
+            listeners: Told what is removed.
+            new_queue: Makes an empty queue.
+            clock: Ends priorities.
+        """
         self._spec = spec
         self._page_len = spec.page_len
         self._pools = tuple(pools)
         self._roots = roots
         self._listeners = listeners
+        self._clock = clock
+        self._expiries: list[tuple[float, int, RadixNode, Kept]] = []
+        self._serial = count()
         windows = [group.window for group in spec.groups]
         self._full = next((idx for idx, window in enumerate(windows) if window is None), None)
-        leaves = EvictionQueue()
-        self.queues = tuple(leaves if window is None else EvictionQueue() for window in windows)
+        leaves = new_queue()
+        self.queues = tuple(leaves if window is None else new_queue() for window in windows)
         """Per group. Full groups lose the same pages, so they have one between them; a window group has its own."""
 
     def evict(self, group: int, count: int) -> None:
@@ -54,6 +72,7 @@ class TreeShrinker:
 
         Cost: O(log nodes) per leaf that loses pages, a few array operations for all of these.
         """
+        self._expire()
         self.wake()
         missing = count - self._pools[group].num_free
         if self._spec.groups[group].window is not None:
@@ -66,6 +85,23 @@ class TreeShrinker:
         for pool, queue in zip(self._pools, self.queues, strict=True):
             for node in pool.woken():
                 queue.add(node)
+
+    def note_priority(self, node: RadixNode) -> None:
+        """Heed that the priority of `node` has changed, and that it will when it expires."""
+        for queue in self.queues:
+            if node in queue:
+                queue.add(node)
+        if node.kept is not None and node.kept.expires_s is not None:
+            heappush(self._expiries, (node.kept.expires_s, next(self._serial), node, node.kept))
+
+    def _expire(self) -> None:
+        """Heed the priorities whose time has passed."""
+        now_s = self._clock.now_s()
+        while self._expiries and self._expiries[0][0] <= now_s:
+            *_, node, kept = heappop(self._expiries)
+            if node.kept is kept:
+                node.kept = None
+                self.note_priority(node)
 
     def queue_leaf(self, node: RadixNode) -> None:
         """Queue a node that has become a leaf."""
@@ -142,6 +178,7 @@ class TreeShrinker:
         del parent.children[node.first_token]
         node.parent = None
         parent.last_use = max(parent.last_use, node.last_use)
+        parent.hits += node.hits
         if parent.children or parent.locks:
             return
         if parent.parent is None:

@@ -80,6 +80,9 @@ class CacheOptions:
     """Element type of KV memory; auto is bf16, and f32 for weights in f32. int8 has a scale per token and head."""
     prefix_cache: bool = True
     """Reuse the KV of shared prefixes, exact to the token."""
+    eviction: Literal["lru", "lfu", "slru", "fifo", "priority"] = "lru"
+    """Which unused prefix goes first when memory runs short: lru the least recently used, lfu the least often found,
+    slru one never found again, then the others, fifo the oldest, priority the lowest of cache_retention."""
     check_accounting: bool = False
     """Re-derive the owner of every page after each step and report differences (slow; for debugging)."""
 

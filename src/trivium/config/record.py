@@ -88,6 +88,8 @@ def options_of(record: type) -> tuple[Option, ...]:
             found.extend(options_of(hint))
             continue
         kind, is_optional = _without_none(hint)
+        if is_dataclass(get_args(kind)[0] if get_origin(kind) is tuple else kind):
+            continue  # what is a record of its own, or a list of these, no flag can say
         found.append(
             Option(
                 name=field.name,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from trivium.base.errors import InvalidParameterError
+from trivium.config.retention import MAX_RANGES, RangeRetention, Retention
 
 MAX_CHOICES = 128
 MAX_LOGPROBS = 20
@@ -73,6 +74,11 @@ class SamplingParams:
     """Report each prompt token's logprob and this many alternatives, 0 to 20."""
     prompt_logprob_start: int = 0
     """First prompt position of which a logprob is wanted; needs `prompt_logprobs`."""
+    cache_retention: tuple[RangeRetention, ...] = ()
+    """Priorities with which KV of prompt tokens stays in the prefix cache, 64 ranges at most; a page has the highest of
+    its tokens. Needs `--eviction priority`."""
+    cache_retention_decode: Retention | None = None
+    """Likewise for generated tokens."""
     logprobs_mode: LogprobsMode | None = None
     """`raw` reports the model's own distribution, `processed` the one drawn from; `None` takes the server's. Needs
     `logprobs` or `prompt_logprobs`."""
@@ -108,9 +114,24 @@ class SamplingParams:
                 raise _bad(name, 0, "greater than 0")
         if self.logprobs_mode not in (None, "raw", "processed"):  # a tuple, since it may be unhashable
             raise _bad("logprobs_mode", self.logprobs_mode, "'raw' or 'processed'")
+        self._validate_retention()
         self._validate_combinations()
         self._validate_texts()
         self._validate_ids(vocab_size)
+
+    def _validate_retention(self) -> None:
+        ranges: Any = self.cache_retention
+        decode: Any = self.cache_retention_decode
+        if not isinstance(ranges, (tuple, list)) or not all(isinstance(each, RangeRetention) for each in ranges):
+            raise _bad("cache_retention", ranges, "a list of RangeRetention")
+        if len(ranges) > MAX_RANGES:
+            raise _bad("cache_retention", f"{len(ranges)} ranges", f"at most {MAX_RANGES} ranges")
+        for idx, each in enumerate(ranges):
+            each.validate(f"cache_retention[{idx}]")
+        if decode is not None:
+            if not isinstance(decode, Retention):
+                raise _bad("cache_retention_decode", decode, "a Retention")
+            decode.validate("cache_retention_decode")
 
     def _validate_combinations(self) -> None:
         if not self.spaces_between_special_tokens:

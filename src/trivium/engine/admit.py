@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from trivium.base.errors import InvalidParameterError, PromptTooLongError, UnsupportedFeatureError, ensure
 from trivium.base.ids import RequestId, TokenId
+from trivium.cache.retain import RetentionPlan
 from trivium.grammar.automaton import OutputAutomaton
 from trivium.grammar.stops import StopTexts
 from trivium.sampling.batch import SampleRow
@@ -40,6 +41,10 @@ class ModelLimits:
     bad_word_ids: Callable[[str], Sequence[Sequence[int]]]
     """Token spellings of a text that may not be generated."""
     logprobs_mode: LogprobsMode = "raw"
+    eviction: str = "lru"
+    """Policy of the prefix cache; only `priority` heeds what requests say of retention."""
+    page_len: int = 16
+    """Tokens per KV page."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,6 +78,7 @@ def admit(message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: 
     _check_scored_start(params, len(message.prompt_ids))
     if message.adapter is not None:
         raise UnsupportedFeatureError(f"adapter '{message.adapter}' is not loaded", param="model")
+    retention = _retention(params, len(message.prompt_ids), limits)
     limit_len = _limit_len(len(message.prompt_ids), params, limits.max_model_len)
     filled = replace(params, seed=params.seed or 0, logprobs_mode=params.logprobs_mode or limits.logprobs_mode)
     bad_word_ids = tuple(tuple(map(TokenId, ids)) for word in params.bad_words for ids in limits.bad_word_ids(word))
@@ -97,6 +103,7 @@ def admit(message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: 
             limit_len=limit_len,
             arrival_s=arrival_s,
             priority=message.priority,
+            retention=retention,
             tokens=[TokenId(token) for token in message.prompt_ids],
         )
         answer = _answer(message, request, OutputAutomaton(tokenizer, own, end_ids, stops=stops), bad_word_ids)
@@ -138,6 +145,19 @@ def _continue(answer: Answer, told: Delivered) -> None:
     answer.cumulative_logprob = told.cumulative_logprob
     answer.told_cached_len = told.cached_len
     answer.is_prompt_reported = True
+
+
+def _retention(params: SamplingParams, prompt_len: int, limits: ModelLimits) -> RetentionPlan | None:
+    ranges, decode = params.cache_retention, params.cache_retention_decode
+    if not ranges and decode is None:
+        return None
+    if limits.eviction != "priority":
+        name = "cache_retention" if ranges else "cache_retention_decode"
+        raise UnsupportedFeatureError(
+            f"{name} needs a server started with --eviction priority; this one evicts by '{limits.eviction}'",
+            param=name,
+        )
+    return RetentionPlan(ranges, decode, prompt_len=prompt_len, page_len=limits.page_len)
 
 
 def _check_prompt(prompt_ids: Sequence[int], limits: ModelLimits) -> None:

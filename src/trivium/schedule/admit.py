@@ -108,7 +108,8 @@ class Admission:
         longest = longest_hit(request)
         while True:
             before = [pool.num_available for pool in self._cache.pools]
-            holding = self._cache.open(request.known_array()[:longest], request.namespace, longest)
+            tokens = request.known_array()[:longest]
+            holding = self._cache.open(tokens, request.namespace, longest, request.retention)
             left = [
                 spare - (available - pool.num_available) - max(0, count - _num_held(holding, group))
                 for group, (spare, available, pool, count) in enumerate(

@@ -26,6 +26,7 @@ from trivium.schedule.timeline import Timeline
 
 if TYPE_CHECKING:
     from trivium.cache.kv_cache import Holding
+    from trivium.cache.retain import RetentionPlan
     from trivium.config.sampling import SamplingParams
     from trivium.schedule.recorder import Wait
     from trivium.schedule.step import Int32Array
@@ -65,6 +66,8 @@ class Request:
     tenant: str = ""
     """Who asks: the name of an API key, or the `user` of the request; shares are fair between tenants where asked."""
     adapter_slot: int = -1
+    retention: RetentionPlan | None = None
+    """Priorities of its KV under `--eviction priority`, when it asks for any."""
     automaton: Any = None
     """What reads the output tokens; the engine's, opaque here."""
 

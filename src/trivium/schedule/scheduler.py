@@ -56,6 +56,7 @@ class Scheduler:
         *,
         prefix_cache: bool,
         clock: Clock,
+        eviction: str = "lru",
         max_logit_rows: int | None = None,
     ) -> None:
         """Make an idle scheduler.
@@ -67,10 +68,11 @@ class Scheduler:
             max_model_len: Longest request in tokens.
             prefix_cache: Whether prefixes are shared.
             clock: Time, for the measured rate and for timelines.
+            eviction: Which unused prefix goes first; a policy of `cache.evict.ORDERS`.
             max_logit_rows: Wanted rows per step, at least 1; `None` means `max_num_seqs`.
         """
         self._options = options
-        self._cache = KVCache(spec, num_pages, prefix_cache=prefix_cache)
+        self._cache = KVCache(spec, num_pages, prefix_cache=prefix_cache, eviction=eviction, clock=clock)
         self._limits = Limits(spec, num_pages, max_model_len)
         self._max_rows = options.max_num_seqs if max_logit_rows is None else max_logit_rows
         self._clock = clock

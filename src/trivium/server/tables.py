@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from trivium.base.errors import InvalidParameterError
+from trivium.config.retention import MAX_RANGES
 from trivium.config.sampling import MAX_CHOICES, MAX_LOGPROBS, MAX_STOP_STRINGS
+from trivium.server.cache_fields import retention, retention_ranges
 from trivium.server.fields import (
     INT31,
     Field,
@@ -55,6 +57,10 @@ SAMPLING_FIELDS: Mapping[str, Field] = {
     "skip_special_tokens": flag("Whether special tokens are left out of the text; true unless said otherwise."),
     "prompt_logprobs": count(0, MAX_LOGPROBS, "Report each prompt token's logprob and this many alternatives."),
     "prompt_logprob_start": count(0, INT31, "First prompt position that gets a logprob; needs prompt_logprobs."),
+    "cache_retention": retention_ranges(
+        MAX_RANGES, "How long KV of prompt tokens is kept: priorities of ranges; needs --eviction priority."
+    ),
+    "cache_retention_decode": retention("How long KV of generated tokens is kept; needs --eviction priority."),
     "logprobs_mode": one_of(
         ("raw", "processed"), "Distribution that logprobs describe, the model's or the drawn from; needs logprobs."
     ),

@@ -38,6 +38,11 @@ TWO_VALUES: dict[str, tuple[Any, Any]] = {
     "prompt_logprobs": (0, 2),
     "prompt_logprob_start": (0, 1),
     "logprobs_mode": ("raw", "processed"),
+    "cache_retention": (
+        [],
+        [{"token_range": [0, None], "priority": 90}, {"token_range": [4, 9], "priority": 0, "duration_s": 1.5}],
+    ),
+    "cache_retention_decode": ({"priority": 0}, {"priority": 100, "duration_s": 60}),
 }
 
 
@@ -87,6 +92,14 @@ BAD_VALUES: list[tuple[str, Any]] = [
     ("logprobs_mode", "cooked"), ("ignore_eos", 1), ("ignore_eos", "true"), ("skip_special_tokens", 0),
     ("stream", "yes"), ("stream", 1), ("cache_salt", ""), ("cache_salt", 5), ("timeout_s", 0),
     ("timeout_s", -1), ("return_token_ids", 1), ("add_special_tokens", "no"),
+    ("cache_retention", {}), ("cache_retention", [5]), ("cache_retention", [{"priority": 9}]),
+    ("cache_retention", [{"token_range": [0, None]}]), ("cache_retention", [{"token_range": [4, 4], "priority": 9}]),
+    ("cache_retention", [{"token_range": [None, 4], "priority": 9}]),
+    ("cache_retention", [{"token_range": [0, 4], "priority": 101}]),
+    ("cache_retention", [{"token_range": [0, 4], "priority": 9, "duration_s": 0}]),
+    ("cache_retention", [{"token_range": [0, 4], "priority": 9, "for": 3}]),
+    ("cache_retention", [{"token_range": [0, None], "priority": 9}] * 65),
+    ("cache_retention_decode", []), ("cache_retention_decode", {"priority": True}), ("cache_retention_decode", {}),
     ("stream_options", True), ("stream_options", {"include_usage": 1}), ("stream_options", {"usage": True}),
 ]  # fmt: skip
 
