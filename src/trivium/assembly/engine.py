@@ -13,7 +13,9 @@ from trivium.config.options import EngineOptions
 from trivium.config.sizes import format_bytes
 
 if TYPE_CHECKING:
+    from trivium.assembly.choice import ExecutorParts
     from trivium.config.model import ModelConfig
+    from trivium.engine.admit import ModelLimits
     from trivium.engine.loop import EngineLoop
     from trivium.runtime.executor import Executor
     from trivium.schedule.scheduler import Scheduler
@@ -42,12 +44,9 @@ def build_engine(
         ConfigError: Options contradict each other or the machine.
     """
     from trivium.assembly.choice import choose_executor  # noqa: PLC0415  (start-up time)
-    from trivium.engine.admit import ModelLimits  # noqa: PLC0415
     from trivium.engine.loop import EngineLoop  # noqa: PLC0415
-    from trivium.ir.rope import rope_variant  # noqa: PLC0415
     from trivium.runtime.memory import plan_kv  # noqa: PLC0415
     from trivium.schedule.scheduler import Scheduler  # noqa: PLC0415
-    from trivium.tokens.bad_words import spellings  # noqa: PLC0415
 
     began_s = time.perf_counter()
     model = model or open_model(options, report)
@@ -68,30 +67,18 @@ def build_engine(
         eviction=options.cache.eviction,
         clock=SystemClock(),
     )
-    ropes = tuple(dict.fromkeys(layer.rope for layer in config.layers if layer.rope is not None))
-    fingerprint = model.checkpoint.fingerprint
     loop = EngineLoop(
         executor=executor,
         scheduler=scheduler,
         tokenizer=tokenizer,
-        limits=ModelLimits(
-            vocab_size=config.vocab_size,
-            max_model_len=max_model_len,
-            end_ids=end_ids(model.checkpoint, config, tokenizer),
-            namespace=(fingerprint, parts.kv_dtype, parts.arithmetic),
-            rope_variant=lambda reach: tuple(rope_variant(rope, reach) for rope in ropes),
-            bad_word_ids=lambda text: spellings(tokenizer, text),
-            logprobs_mode=options.schedule.logprobs_mode,
-            eviction=options.cache.eviction,
-            page_len=spec.page_len,
-        ),
+        limits=_limits(options, model, parts, tokenizer, max_model_len),
         info={
             "model": model.name,
             "architecture": config.architecture,
             "precision": precision_of(model.checkpoint),
             "arithmetic": parts.arithmetic,
             "executor": parts.name,
-            "fingerprint": fingerprint,
+            "fingerprint": model.checkpoint.fingerprint,
             "max_model_len": max_model_len,
             "vocab_size": config.vocab_size,
             "kv_cache": budget.explanation,
@@ -113,6 +100,28 @@ def _traced(options: EngineOptions, loop: EngineLoop, executor: Executor, schedu
         trace = StepTrace(options.trace.trace_steps, options.trace.trace_steps_bytes)
         LoopTrace(trace, loop, executor, scheduler)
     return loop
+
+
+def _limits(
+    options: EngineOptions, model: OpenModel, parts: ExecutorParts, tokenizer: Tokenizer, max_model_len: int
+) -> ModelLimits:
+    from trivium.engine.admit import ModelLimits  # noqa: PLC0415  (start-up time)
+    from trivium.ir.rope import rope_variant  # noqa: PLC0415
+    from trivium.tokens.bad_words import spellings  # noqa: PLC0415
+
+    config = model.config
+    ropes = tuple(dict.fromkeys(layer.rope for layer in config.layers if layer.rope is not None))
+    return ModelLimits(
+        vocab_size=config.vocab_size,
+        max_model_len=max_model_len,
+        end_ids=end_ids(model.checkpoint, config, tokenizer),
+        namespace=(model.checkpoint.fingerprint, parts.kv_dtype, parts.arithmetic),
+        rope_variant=lambda reach: tuple(rope_variant(rope, reach) for rope in ropes),
+        bad_word_ids=lambda text: spellings(tokenizer, text),
+        logprobs_mode=options.schedule.logprobs_mode,
+        eviction=options.cache.eviction,
+        page_len=parts.kv_spec.page_len,
+    )
 
 
 def _max_model_len(options: EngineOptions, config: ModelConfig, kv_tokens: int) -> int:
