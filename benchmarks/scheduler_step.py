@@ -41,6 +41,8 @@ ANSWER_LENS = (20, 60)
 CHURN_PROMPT = 64
 CHURN_SHARED = 40
 REPEATS = 3
+PRIORITIES = 4
+"""Different ones among the requests, for orders that look at it."""
 SPEC = KVSpec((KVGroup("full", (0,), 1024),), PAGE_LEN)
 MIXED = KVSpec((KVGroup("full", (0,), 1024), KVGroup("window", (1,), 1024, 512)), PAGE_LEN)
 
@@ -53,6 +55,7 @@ def make_request(idx: int, prompt_len: int, max_tokens: int, shared: int = 0) ->
         prompt_len=prompt_len,
         params=SamplingParams(max_tokens=max_tokens, seed=0),
         limit_len=prompt_len + max_tokens,
+        priority=idx % PRIORITIES,
         tokens=tokens,
     )
 
