@@ -1,6 +1,6 @@
 """Streams that run while long prompts come: gaps between their tokens, and the long prompts' time to first token.
 
-    python -m benchmarks.mixed [MODEL] --variant 'fixed=' --variant 'adaptive=--tpot-target 50 --ttft-target 2000'
+    python -m benchmarks.mixed [MODEL] --variant 'fixed=' --variant 'adaptive=--tpot-target 0.05 --ttft-target 2'
                                [--streams 16] [--every 3] [--seconds 40] [--rounds 3]
 
 One server per variant and round, in turn, under a lock; a variant is a label and flags of `trivium serve`. `--streams`

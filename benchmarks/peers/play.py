@@ -109,9 +109,10 @@ class Player:
             if result.error is not None:
                 return
             if idx + 1 < len(session.turns):
-                held = prompt + (self._answer(result) if turn.answer is None else turn.answer)
+                own = self._tokens_of(result) if turn.answer is None else ()
+                held = prompt + turn.answer_of(own)
 
-    def _answer(self, result: Measured) -> Ids:
+    def _tokens_of(self, result: Measured) -> Ids:
         if self._encode is None:
             raise ValueError("answers that are fed back need a tokenizer; give --model")
         return tuple(self._encode(result.text))

@@ -30,6 +30,16 @@ class Turn:
     output_len: int
     answer: Ids | None = None
     """What the session holds afterwards as the answer; `None`: what the engine answered."""
+    filler: Ids = ()
+    """What an engine's own answer is filled up with to `output_len`, where its text makes fewer tokens than it was."""
+
+    def answer_of(self, own: Ids) -> Ids:
+        """Return what the session holds as the answer, given the tokens that the text of the engine's own one makes.
+
+        That text may make more tokens than it was, or fewer (special tokens have none); all engines shall meet prompts
+        of equal lengths.
+        """
+        return self.answer if self.answer is not None else (own + self.filler)[: self.output_len]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +103,10 @@ def _multi_turn(shape: MultiTurn, words: _Words, concurrency: int) -> list[Lane]
     def turns() -> Iterator[Turn]:
         for idx in range(shape.turns):
             message = words.text(shape.message_len)
-            answer = None if shape.own_answers else words.text(shape.output_len)
-            yield Turn(added=message if idx else system + message, output_len=shape.output_len, answer=answer)
+            drawn = words.text(shape.output_len)
+            answer, filler = (None, drawn) if shape.own_answers else (drawn, ())
+            added = message if idx else system + message
+            yield Turn(added=added, output_len=shape.output_len, answer=answer, filler=filler)
 
     return [Lane("chat", concurrency, tuple(Session(tuple(turns())) for _ in range(shape.chats)))]
 

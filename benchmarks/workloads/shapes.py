@@ -58,7 +58,8 @@ class MultiTurn:
     message_len: int
     output_len: int
     own_answers: bool = True
-    """Whether an engine's own answers are fed back, tokenized from their text; otherwise drawn ones of that length."""
+    """Whether an engine's own answers are fed back, tokenized from their text and brought to their length in tokens;
+    otherwise drawn ones of that length."""
 
     @property
     def num_requests(self) -> int:
@@ -67,8 +68,8 @@ class MultiTurn:
 
     @property
     def longest_prompt(self) -> int:
-        """Tokens of the last turn's prompt; an answer's text may make more tokens than it was."""
-        return self.system_len + self.turns * self.message_len + (self.turns - 1) * 2 * self.output_len
+        """Tokens of the last turn's prompt."""
+        return self.system_len + self.turns * self.message_len + (self.turns - 1) * self.output_len
 
     @property
     def longest_output(self) -> int:

@@ -75,6 +75,14 @@ async def test_an_engines_own_answer_is_fed_back_as_its_text_is_tokenized() -> N
     assert [one.error for one in played] == [None, None]
 
 
+@pytest.mark.parametrize(("own", "held"), [([50, 51, 52, 53], (50, 51, 52)), ([50], (50, 60, 61))])
+async def test_own_answers_are_brought_to_the_length_that_was_asked_for(own: list[int], held: tuple[int, ...]) -> None:
+    server = Server()
+    first = Turn(added=(1,), output_len=3, filler=(60, 61, 62))
+    await play(server, [Lane("chat", 1, (Session((first, turn(2))),))], lambda _: own)
+    assert server.prompts == [[1], [1, *held, 2]]
+
+
 async def test_lanes_run_beside_each_other_with_as_many_open_as_they_say() -> None:
     server = Server()
     sessions = tuple(Session((turn(idx, answer=()), turn(99))) for idx in range(6))

@@ -62,7 +62,7 @@ def test_chats_share_their_instructions_and_grow_by_answers() -> None:
     [lane] = draw(CHATS, IDS, 1, 4)
     assert len({session.turns[0].added[:20] for session in lane.sessions}) == 1
     assert [len(turn.added) for turn in lane.sessions[0].turns] == [27, 7, 7, 7]
-    assert {turn.answer for session in lane.sessions for turn in session.turns} == {None}
+    assert {(turn.answer, len(turn.filler)) for session in lane.sessions for turn in session.turns} == {(None, 5)}
     [fixed] = draw(replace(CHATS, own_answers=False), IDS, 1, 4)
     assert {len(turn.answer or ()) for session in fixed.sessions for turn in session.turns} == {5}
 
