@@ -22,6 +22,7 @@ from trivium.weights.store import cache_directory
 LIST = Path(__file__).parent.parent / "models.toml"
 _FORMAT = re.compile(r"(?:^|[.-])((?:i?q\d\w*|bf16|f16|f32))$", re.IGNORECASE)
 _CONVERTER = Path(__file__).parent / "foreign" / "to_huggingface.py"
+_PLAIN_TOKENIZER = "PreTrainedTokenizerFast"
 _WORDS_DRAWN = 2000  # enough to meet each of the workload's words
 
 
@@ -63,7 +64,19 @@ def as_huggingface(work: WorkDir, model: BenchModel, peer: str) -> Path:
     if not (target / "config.json").is_file():
         work.run(peer, [work.python(peer), _CONVERTER, model.gguf, target])
         say(f"{model.name}: dequantized to {target}")
+    name_plain_tokenizer(target / "tokenizer_config.json")
     return target
+
+
+def name_plain_tokenizer(config: Path) -> None:
+    """Let a checkpoint's tokenizer be read from its tokenizer.json alone.
+
+    Converting GGUF names a class by the architecture, which replaces the file's decoder with its own: the pieces of a
+    byte-level vocabulary then come out as they are stored (`Ġbread`), not as text.
+    """
+    fields = json.loads(config.read_text(encoding="utf-8"))
+    if fields.get("tokenizer_class") != _PLAIN_TOKENIZER:
+        config.write_text(json.dumps({**fields, "tokenizer_class": _PLAIN_TOKENIZER}, indent=2), encoding="utf-8")
 
 
 def one_token_words(work: WorkDir, model: BenchModel) -> Path:

@@ -98,13 +98,13 @@ class Rag:
     """Documents."""
     documents: int = 3
     """Documents of the pool in one prompt."""
-    document_len: int = 450
+    document_len: int = 300
     """Mean; drawn between two thirds and four thirds of it."""
     shared: float = 0.6
     """Share of a prompt's document tokens that come from the pool."""
     repeats: int = 8
     """Requests that repeat another one."""
-    system_len: int = 43
+    system_len: int = 703
     question_len: int = 32
     output_len: int = 16
 

@@ -11,7 +11,7 @@ from benchmarks.peers.engines.llama_cpp import LlamaCpp, read_batched_bench, rea
 from benchmarks.peers.engines.openvino import OpenVino
 from benchmarks.peers.engines.trivium import OwnVariant, Trivium, read_flags
 from benchmarks.peers.engines.vllm import Vllm
-from benchmarks.peers.models import BenchModel
+from benchmarks.peers.models import BenchModel, name_plain_tokenizer
 from benchmarks.peers.points import Point, choose
 from benchmarks.peers.workdir import JobFailedError, WorkDir
 from support.peer_records import MODEL
@@ -130,3 +130,11 @@ def test_options_given_override_ours_and_reach_server_and_process_alike(tmp_path
     assert flags["prefix_cache"] is False
     assert flags["max_num_seqs"] == "128"
     assert engine.read('{"tokens_per_s": 3.0}', point("batch 16")).tokens_per_s == 3.0
+
+
+def test_a_converted_checkpoint_names_the_tokenizer_that_reads_its_file(tmp_path: Path) -> None:
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text(json.dumps({"tokenizer_class": "CodeLlamaTokenizer", "bos_token_id": 1}))
+    for _ in range(2):
+        name_plain_tokenizer(config)
+        assert json.loads(config.read_text()) == {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token_id": 1}
