@@ -103,6 +103,30 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel("Pages by holder", "short", ((gauge("kv_pages", "state"), "{{state}}"),)),
         Panel("Pages evicted", "ops", ((rate("evicted_pages_total"), "evicted"),)),
         Panel(
+            "Lower tiers: pages",
+            "short",
+            ((gauge("tier_pages", "tier"), "{{tier}}"), (gauge("tier_off", "tier"), "{{tier}} is off")),
+        ),
+        Panel("Lower tiers: bytes", "bytes", ((gauge("tier_bytes", "tier"), "{{tier}}"),)),
+        Panel(
+            "Lower tiers: bytes moved per second",
+            "Bps",
+            (
+                (rate("tier_written_bytes_total", "tier"), "{{tier}} written"),
+                (rate("tier_read_bytes_total", "tier"), "{{tier}} read"),
+            ),
+        ),
+        Panel(
+            "Lower tiers: pages lost",
+            "ops",
+            (
+                (rate("tier_evicted_pages_total", "tier"), "{{tier}} evicted"),
+                (rate("tier_damaged_pages_total", "tier"), "{{tier}} damaged"),
+                (rate("tier_unwritten_pages_total"), "not written"),
+            ),
+        ),
+        Panel("Lower tiers: measured rates", "short", ((gauge("tier_rates", "what"), "{{what}}"),)),
+        Panel(
             "Prefix cache hit ratio",
             "percentunit",
             (

@@ -6,6 +6,7 @@ tiny, so that eviction and preemption happen all the time; every step is followe
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -64,6 +65,7 @@ class SchedulerStory(RuleBasedStateMachine):
             "tpot_target": st.none() | st.just(0.02),
         }),
         is_ruthless=st.booleans(),
+        data=st.data(),
     )
     def make(
         self,
@@ -73,18 +75,26 @@ class SchedulerStory(RuleBasedStateMachine):
         sizes: dict[str, Any],
         policies: dict[str, Any],
         is_ruthless: bool,
+        data: st.DataObject,
     ) -> None:
         self.aging_s, self.is_fair = policies["aging_s"], policies["fair_share"]
         self.is_never_preempted = policies["admission"] != "max-utilization"
         may_preempt = policies["order"] == "priority" and not self.is_never_preempted
-        self.bench = Bench(
-            spec_of(windows, page_len),
+        spec = spec_of(windows, page_len)
+        self.make_bench = partial(
+            Bench,
+            spec,
             pool_len // page_len + 1,
-            **sizes,
-            **policies,
+            **{**sizes, **policies, **self.further_options(spec, data)},
             preempt_for_priority=is_ruthless and may_preempt,
         )
+        self.bench = self.make_bench()
         self.requests: list[Request] = []
+
+    def further_options(self, spec: KVSpec, data: st.DataObject) -> dict[str, Any]:
+        """Options of `Bench` that a story of its own kind draws."""
+        del spec, data
+        return {}
 
     @rule(
         prompt=prompts,
@@ -122,7 +132,7 @@ class SchedulerStory(RuleBasedStateMachine):
             scheduled = self.bench.next()
             if scheduled is not None:
                 self.assert_nobody_due_is_overtaken(waiting, scheduled)
-                self.bench.executor.forward(scheduled.step)
+                self.bench.forward(scheduled)
                 self.bench.commit(scheduled)
 
     def waiting(self) -> list[Request]:
@@ -148,7 +158,7 @@ class SchedulerStory(RuleBasedStateMachine):
             return
         if is_before_forward:
             self.bench.scheduler.abort(scheduled.entries[pick % len(scheduled.entries)].request)
-        self.bench.executor.forward(scheduled.step)
+        self.bench.forward(scheduled)
         if not is_before_forward:
             self.bench.scheduler.abort(scheduled.entries[pick % len(scheduled.entries)].request)
         self.bench.commit(scheduled)

@@ -17,6 +17,7 @@ from trivium.config.sampling import SamplingParams
 from trivium.schedule.decision import Outcome, ScheduledStep
 from trivium.schedule.request import Request
 from trivium.schedule.scheduler import Scheduler
+from trivium.tiers.lower import LowerTiers
 
 
 def full_spec(page_len: int = 4) -> KVSpec:
@@ -74,6 +75,7 @@ class Bench:
     ) -> None:
         pages = [num_pages] * len(spec.groups) if isinstance(num_pages, int) else list(num_pages)
         self.clock = FakeClock()
+        self.tiers: LowerTiers | None = options.pop("tiers", None)
         self.scheduler = Scheduler(
             ScheduleOptions(
                 max_num_seqs=max_num_seqs,
@@ -87,6 +89,7 @@ class Bench:
             prefix_cache=prefix_cache,
             clock=self.clock,
             max_logit_rows=max_logit_rows,
+            tiers=self.tiers,
         )
         self.executor = ScriptedExecutor(spec, pages)
         self.num_steps = 0
@@ -104,9 +107,17 @@ class Bench:
         """Run one step and commit it."""
         scheduled = self.next()
         if scheduled is not None:
-            self.executor.forward(scheduled.step)
+            self.forward(scheduled)
             self.commit(scheduled)
         return scheduled
+
+    def forward(self, scheduled: ScheduledStep) -> None:
+        """Move pages between the tiers, then execute."""
+        if self.tiers is not None:
+            self.tiers.export(self.executor)
+            for page in scheduled.imports:
+                self.executor.import_page(*page)
+        self.executor.forward(scheduled.step)
 
     def commit(self, scheduled: ScheduledStep) -> list[Request]:
         """Commit an executed step with the drawn tokens."""
@@ -129,6 +140,9 @@ class Bench:
         """Step until nothing waits or runs."""
         for _ in range(max_steps):
             if self.step() is None:
+                if self.tiers is not None and self.scheduler.has_work:
+                    self.tiers.worker.settle()
+                    continue
                 assert not self.scheduler.has_work, "work is left and nothing can run"
                 return
         raise AssertionError(f"not done after {max_steps} steps")

@@ -87,6 +87,19 @@ class ScriptedExecutor:
         values = self._kv[group][pages, positions % self.kv_spec.page_len]
         return int((values * (2 * positions + 1).astype(np.uint64)).sum(dtype=np.uint64))
 
+    @property
+    def page_bytes(self) -> tuple[int, ...]:
+        """Bytes of a page, by group."""
+        return (8 * self.kv_spec.page_len,) * len(self._kv)
+
+    def export_page(self, group_idx: int, page: int) -> bytes:
+        """Return the hashes in a page."""
+        return self._kv[group_idx][page].tobytes()
+
+    def import_page(self, group_idx: int, page: int, content: bytes) -> None:
+        """Write what `export_page` gave."""
+        self._kv[group_idx][page] = np.frombuffer(content, np.uint64)
+
     def drawn(self) -> list[int]:
         """Return the next token of every wanted row of the last step."""
         return self._next

@@ -156,6 +156,8 @@ class SharedLoop:
                 inbox.num_open[news.request_id] -= 1
                 if not inbox.num_open[news.request_id]:
                     del inbox.num_open[news.request_id], self._inboxes[news.request_id]
+        if not loop.has_work:
+            loop.idle()
 
     def _sweep(self) -> None:
         """Abort what was left meanwhile, unless somebody has the turn, who will then do it on leaving."""

@@ -8,6 +8,8 @@ from trivium.base.errors import ConfigError
 from trivium.kernels import native
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from trivium.assembly.model import OpenModel, Report
     from trivium.cache.spec import KVSpec
     from trivium.config.options import EngineOptions
@@ -35,6 +37,11 @@ class ExecutorParts(Protocol):
     @property
     def kv_dtype(self) -> str:
         """Element type of the KV store."""
+        ...
+
+    @property
+    def kernel_facts(self) -> Mapping[str, str]:
+        """Whatever else the bits and the layout of keys and values depend on: kernels, instruction set, library."""
         ...
 
     @property

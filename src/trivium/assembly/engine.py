@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from trivium.assembly.model import OpenModel, Report, end_ids, load_tokenizer, open_model, precision_of, silent
+from trivium.assembly.tiers import make_tiers, refuse_host_cache, tier_info
 from trivium.base.clock import SystemClock
 from trivium.base.errors import ConfigError
 from trivium.config.options import EngineOptions
@@ -54,18 +55,21 @@ def build_engine(
     tokenizer = tokenizer or load_tokenizer(options, model)
     _set_threads(options)
     parts = choose_executor(options, model, report)
+    refuse_host_cache(options, parts)
     spec = parts.kv_spec
     budget = plan_kv(spec, options.cache, weight_bytes=parts.weight_bytes)
     max_model_len = _max_model_len(options, config, budget.num_tokens)
     executor = parts.make(budget.num_pages, report)
+    tiers = make_tiers(options, parts, model, executor)
     scheduler = Scheduler(
-        options=options.schedule,
-        spec=spec,
-        num_pages=executor.num_pages,
-        max_model_len=max_model_len,
+        options.schedule,
+        spec,
+        executor.num_pages,
+        max_model_len,
         prefix_cache=options.cache.prefix_cache,
         eviction=options.cache.eviction,
         clock=SystemClock(),
+        tiers=tiers,
     )
     loop = EngineLoop(
         executor=executor,
@@ -84,11 +88,13 @@ def build_engine(
             "kv_cache": budget.explanation,
             "kv_tokens": budget.num_tokens,
             "kv_bytes": budget.num_bytes,
+            **tier_info(options),
             "weights": format_bytes(executor.weight_bytes),
             "load_seconds": round(time.perf_counter() - began_s, 3),
         },
         clock=SystemClock(),
         check_accounting=options.cache.check_accounting,
+        tiers=tiers,
     )
     return _traced(options, loop, executor, scheduler)
 

@@ -31,7 +31,7 @@ from trivium.weights.quantize import chosen_format
 from trivium.weights.store import cache_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
     from typing import Literal
 
     from numpy.typing import NDArray
@@ -78,6 +78,12 @@ class NativeParts:
             num_cols, depth = self.parameters[name].shape
             sizes[known] = sizes.get(known, 0) + linear.matrix_bytes(known, num_cols, depth)
         return ", ".join(sorted(sizes, key=lambda known: -sizes[known]))
+
+    @property
+    def kernel_facts(self) -> Mapping[str, str]:
+        """Whatever else the bits and the layout of keys and values depend on."""
+        machine = this_machine()
+        return {"isa": machine.isa, "kernels": machine.kernels, "compiler": compiler_version()}
 
     @cached_property
     def weight_bytes(self) -> int:

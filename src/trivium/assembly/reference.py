@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from trivium import __version__
 from trivium.models import build_graph, kv_spec
 from trivium.runtime.reference import ReferenceExecutor
 from trivium.weights.bind import bind_parameters
@@ -28,6 +29,11 @@ class ReferenceParts:
         self._graph = build_graph(model.config)
         self.kv_spec = kv_spec(model.config, page_len=options.cache.page_len, element_bytes=4)
         self.weight_bytes = float32_bytes(self._graph)
+        self.kernel_facts = {
+            "library": options.executor.array_library,
+            "device": options.executor.device,
+            "trivium": __version__,
+        }
 
     def make(self, num_pages: tuple[int, ...], report: Report) -> ReferenceExecutor:
         """Widen and pack the weights, take the KV store.

@@ -40,6 +40,8 @@ class Holding:
     """Tokens that came from the cache."""
     sources: list[tuple[int, PageId]] = field(default_factory=list)
     """(group, page) to copy the partly shared page from; in use until `confirm_copies`."""
+    is_filled: bool = True
+    """Whether the pages that `extend` took have their content; until `confirm_copies` they have not."""
     released: list[int] = field(default_factory=list)
     """Per group, pages before this index are out of the window."""
     changed_from: list[int] = field(default_factory=list)
@@ -111,10 +113,38 @@ class KVCache:
         return [(group, source, holding.pages[group][at]) for group, source in holding.sources]
 
     def confirm_copies(self, holding: Holding) -> None:
-        """Let go of the copied pages: the copies were executed."""
+        """Let go of the copied pages: the copies were executed, and so was what fills pages from elsewhere."""
         for group, source in holding.sources:
             self.pools[group].give_back(source)
         holding.sources.clear()
+        holding.is_filled = True
+
+    def extend(self, holding: Holding, length: int) -> list[tuple[int, int, PageId]]:
+        """Take the pages between what an open holding found and `length`, to be filled from elsewhere before the step.
+
+        Args:
+            holding: Just opened.
+            length: More tokens than it has, in whole pages; within `longest(holding)`.
+
+        Returns:
+            (group, page index, page) of what must be filled; then `length` tokens are computed.
+
+        Effects:
+            A partly shared page is let go: it comes as a whole. What `length` puts out of a window is given back.
+        """
+        first, end = holding.cached_len // self.spec.page_len, length // self.spec.page_len
+        self.confirm_copies(holding)
+        self.release_window(holding, length)
+        taken = []
+        for group_idx, (group, pages) in enumerate(zip(self.spec.groups, holding.pages, strict=True)):
+            start = max(first, first_needed(length, group.window) // self.spec.page_len)
+            pages.extend([NO_PAGE] * (start - first))
+            self.grow_group(holding, group_idx, end)
+            holding.released[group_idx] = max(holding.released[group_idx], pages.count(NO_PAGE))
+            taken += [(group_idx, idx, pages[idx]) for idx in range(start, end)]
+        holding.cached_len = length
+        holding.is_filled = False
+        return taken
 
     def longest(self, holding: Holding) -> int:
         """Return the length to which the holding can grow with the pages that are free or evictable."""
@@ -128,17 +158,22 @@ class KVCache:
             InternalError: `length` exceeds `longest(holding)`.
         """
         total = ceil_div(length, self.spec.page_len)
-        for group, (pool, pages) in enumerate(zip(self.pools, holding.pages, strict=True)):
-            count = total - len(pages)
-            if count <= 0:
-                continue
-            if pool.num_free < count:
-                num_free = pool.num_free
-                self.index.evict(group, count)
-                self.num_evicted += pool.num_free - num_free
-            holding.changed_from[group] = min(holding.changed_from[group], len(pages))
-            holding.has_changed = True
-            pages.extend(pool.take(count))
+        for group in range(len(self.pools)):
+            self.grow_group(holding, group, total)
+
+    def grow_group(self, holding: Holding, group: int, num_pages: int) -> None:
+        """Take pages until the holding has `num_pages` entries in one group."""
+        pool, pages = self.pools[group], holding.pages[group]
+        count = num_pages - len(pages)
+        if count <= 0:
+            return
+        if pool.num_free < count:
+            num_free = pool.num_free
+            self.index.evict(group, count)
+            self.num_evicted += pool.num_free - num_free
+        holding.changed_from[group] = min(holding.changed_from[group], len(pages))
+        holding.has_changed = True
+        pages.extend(pool.take(count))
 
     def settle(self, holding: Holding, tokens: TokenArray) -> None:
         """Enter the computed tokens from `locked_len` on into the prefix index, so that others find them.

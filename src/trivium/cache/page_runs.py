@@ -20,6 +20,7 @@ from trivium.base.errors import InternalError
 from trivium.base.ids import PageId
 from trivium.cache.node import TOKEN_BYTES, RadixNode
 from trivium.cache.page_keys import page_keys, root_key
+from trivium.cache.pages import NO_PAGE
 
 if TYPE_CHECKING:
     from trivium.cache.prefix import TokenArray
@@ -82,6 +83,21 @@ def run_of(node: RadixNode, kept: int, page_len: int) -> PageRun | None:
         keys=node.keys[kept:],
         tokens=np.frombuffer(data, np.int32),
         pages=tuple(owned[kept : len(node.keys)] for owned in node.pages),
+    )
+
+
+def page_of(node: RadixNode, idx: int, group: int, page_len: int) -> PageRun | None:
+    """Describe the page at index `idx` of a node in one group; `None` when it is not full."""
+    at = idx - node.start // page_len
+    if at >= len(node.keys):
+        return None
+    return PageRun(
+        namespace=_root_of(node).namespace,
+        first=idx,
+        before=_key_before(node, at),
+        keys=node.keys[at : at + 1],
+        tokens=np.frombuffer(_tokens_from(node, idx * page_len)[: page_len * TOKEN_BYTES], np.int32),
+        pages=tuple(owned[at : at + 1] if each == group else [NO_PAGE] for each, owned in enumerate(node.pages)),
     )
 
 

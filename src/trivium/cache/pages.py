@@ -14,7 +14,7 @@ One page at a time goes through a memory view of the same arrays, several times 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,6 +54,8 @@ class PagePool:
         """Pages that only the prefix index holds."""
         self.num_cached = 0
         """Pages that the prefix index holds, used or not."""
+        self.on_drop: Callable[[list[PageId]], None] | None = None
+        """Told of the pages that the prefix index drops, whose bytes are still there; set by whoever follows them."""
         self._awaited: dict[PageId, Any] = {}
         self._woken: list[Any] = []
 
@@ -189,6 +191,8 @@ class PagePool:
         ensure(len(unknown) == 0, f"pages {unknown.tolist()} leave the index and were not in it")
         self._is_cached[held] = False
         self.num_cached -= len(held)
+        if self.on_drop is not None:
+            self.on_drop(held.tolist())
         unused = held[self._users[held] == 0]
         self.num_evictable -= len(unused)
         self._free.extend(unused.tolist())

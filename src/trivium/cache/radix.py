@@ -35,7 +35,7 @@ from trivium.base.ids import PageId
 from trivium.base.intmath import ceil_div
 from trivium.cache.evict import ORDERS, EvictionQueue
 from trivium.cache.node import TOKEN_BYTES, RadixNode, node_problems, token_bytes, walk
-from trivium.cache.page_runs import enter_root, extend_keys, run_of
+from trivium.cache.page_runs import enter_root, extend_keys, page_of, run_of
 from trivium.cache.pages import NO_PAGE, PagePool
 from trivium.cache.prefix import PrefixMatch
 from trivium.cache.shrink import TreeShrinker
@@ -273,6 +273,9 @@ class RadixTree:
         node.pages[group][idx - node.start // self._page_len] = page
         self._pools[group].keep_all([page])
         self._queues[group].add(node)
+        if self._listeners and (run := page_of(node, idx, group, self._page_len)) is not None:
+            for listener in self._listeners:
+                listener.stored(run)
 
     def _attach(self, node: RadixNode, data: bytes, pages: Sequence[list[PageId]]) -> RadixNode:
         """Enter tokens behind the end of `node`: in place when it is an unlocked leaf, else as a new child."""

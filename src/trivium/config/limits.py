@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from trivium.base.errors import ConfigError
 from trivium.config.sizes import parse_bytes
+from trivium.config.tiers import parse_disk_cache
 
 _MAX_INT32 = (1 << 31) - 1
 _LEAST_WEIGHT, _MOST_WEIGHT = 0.001, 1000.0
@@ -114,6 +115,16 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
         "prefills get whole steps unless there is a tpot_target; give both, or neither",
     ),
     Contradiction(
+        ("prefix_cache", "disk_cache", "host_cache"),
+        lambda prefix_cache, disk, host: not prefix_cache and (disk is not None or host is not None),
+        "disk_cache and host_cache keep what the prefix cache finds; leave them out, or leave the prefix cache on",
+    ),
+    Contradiction(
+        ("preemption", "disk_cache", "host_cache"),
+        lambda preemption, disk, host: preemption != "recompute" and disk is None and host is None,
+        "there is no tier to swap to; give disk_cache (or, for a device, host_cache), or leave preemption out",
+    ),
+    Contradiction(
         ("workload", "prompts_file"),
         lambda workload, file: (workload == "file") != (file is not None),
         "workload 'file' and prompts_file belong together; give both or neither",
@@ -166,7 +177,9 @@ def check_value(name: str, value: Any, origin: str) -> None:
         raise refused(name, str(value), origin, "a file that exists")
     if name == "tenant_weight":
         parse_weights(value, option=f"{name} (from {origin})")
-    if name == "kv_cache_memory":
+    if name == "disk_cache":
+        parse_disk_cache(value, option=f"{name} (from {origin})")
+    if name in {"kv_cache_memory", "host_cache"}:
         parse_bytes(value, option=f"{name} (from {origin})")
 
 

@@ -83,6 +83,11 @@ class CacheOptions:
     eviction: Literal["lru", "lfu", "slru", "fifo", "priority"] = "lru"
     """Which unused prefix goes first when memory runs short: lru the least recently used, lfu the least often found,
     slru one never found again, then the others, fifo the oldest, priority the lowest of cache_retention."""
+    disk_cache: str | None = None
+    """Directory and size, as PATH:GiB, of prefixes that are kept on disk: they outlive eviction and restarts. One
+    server per directory."""
+    host_cache: str | None = None
+    """Host memory, such as 8GiB, for prefixes that a device's KV memory evicts; refused where the CPU executes."""
     check_accounting: bool = False
     """Re-derive the owner of every page after each step and report differences (slow; for debugging)."""
 
@@ -104,6 +109,9 @@ class ScheduleOptions:
     admission: Literal["max-utilization", "guaranteed-no-evict", "static-batch"] = "max-utilization"
     """When a request may start: when its prompt and what running ones are expected to grow by fit (one may have to make
     room later), when its longest answer fits beside theirs (it then runs to its end), or only in batches."""
+    preemption: Literal["recompute", "swap", "auto"] = "recompute"
+    """How an answer that had to make room comes back: its KV is computed anew as far as the caches have lost it, or
+    written at once to the disk or host cache and read back; auto: whichever is quicker by measured rates."""
     look_ahead: bool = True
     """Let requests that share a prefix wait until it was computed once."""
     preempt_for_priority: bool = False

@@ -78,7 +78,7 @@ def _typed(option: Option, value: Any, origin: str) -> Any:
         return float(value)
     if kind is Path and isinstance(value, (str, Path)):
         return Path(value).expanduser()
-    if option.name == "kv_cache_memory" and isinstance(value, int):
+    if option.name in {"kv_cache_memory", "host_cache"} and isinstance(value, int):
         return str(value)
     if option.name.endswith("_bytes") and isinstance(value, str):
         return _scalar(option, value, origin)

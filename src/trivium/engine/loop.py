@@ -35,9 +35,12 @@ if TYPE_CHECKING:
     from trivium.schedule.decision import ScheduledStep
     from trivium.schedule.request import Request
     from trivium.schedule.scheduler import Scheduler
+    from trivium.tiers.lower import LowerTiers
     from trivium.tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
+
+_TIER_WAIT_S = 0.005
 
 
 class EngineLoop:
@@ -58,8 +61,9 @@ class EngineLoop:
         info: dict[str, object],
         clock: Clock,
         check_accounting: bool = False,
+        tiers: LowerTiers | None = None,
     ) -> None:
-        """Take ownership of executor and scheduler."""
+        """Take ownership of executor, scheduler and the tiers that the scheduler was made with."""
         self._executor = executor
         self._scheduler = scheduler
         self._tokenizer = tokenizer
@@ -67,6 +71,7 @@ class EngineLoop:
         self.info = info
         self._clock = clock
         self._check_accounting = check_accounting
+        self._tiers = tiers
         self._answers: dict[RequestId, Answer] = {}
         self._choices: dict[str, list[RequestId]] = {}
         self._with_deadline: set[RequestId] = set()
@@ -144,12 +149,41 @@ class EngineLoop:
         scheduled = self._scheduler.next()
         if scheduled is not None:
             chosen = time.perf_counter()
-            self._run(scheduled)
+            if self._move_pages(scheduled):
+                self._run(scheduled)
             self._times.note(began, chosen, time.perf_counter(), len(scheduled.step.token_ids))
             if self._check_accounting:
                 self._check()
+        else:
+            self._wait_for_tiers()
         deltas, self._pending = self._pending, []
         return deltas
+
+    def _wait_for_tiers(self) -> None:
+        """Sleep a little while nothing can run but what is being read from a lower tier."""
+        if self._tiers is not None and self._scheduler.has_work:
+            self._tiers.worker.wait(_TIER_WAIT_S)
+
+    def idle(self) -> bool:
+        """Use a moment in which nothing runs; returns whether there is more to be done with the next one."""
+        return self._tiers is not None and self._tiers.write_hot(self._executor)
+
+    def _move_pages(self, scheduled: ScheduledStep) -> bool:
+        """Copy pages out of the pool and into it before a step; returns whether the step can be executed."""
+        if self._tiers is None:
+            return True
+        try:
+            self._tiers.export(self._executor)
+            for group, page, content in scheduled.imports:
+                self._executor.import_page(group, page, content)
+        except Exception:
+            logger.exception("pages could not be moved between KV memory and its lower tiers; computing instead")
+            self._scheduler.discard(scheduled, is_import_bad=True)
+            return False
+        except BaseException:
+            self._scheduler.discard(scheduled)
+            raise
+        return True
 
     def _run(self, scheduled: ScheduledStep) -> None:
         entries, answers = scheduled.entries, self._answers_of(scheduled)
@@ -290,12 +324,18 @@ class EngineLoop:
         record.cached_tokens_total = {str(tier): count for tier, count in now.cached_tokens.items()}
         record.evicted_pages_total = now.pages_evicted
         record.generation_tokens_total = now.drawn_tokens
+        if self._tiers is not None:
+            record.tier_unwritten_pages_total = self._tiers.worker.stats.num_dropped
+            for key, by_tier in self._tiers.counters().items():
+                setattr(record, key, by_tier)
         self._times.count()
         built: dict[str, object] = msgspec.to_builtins(record)
         return built
 
     def close(self) -> None:
-        """Give back the executor's memory and threads."""
+        """Write what the lower tiers are to keep, then give back the executor's memory and threads."""
+        if self._tiers is not None:
+            self._tiers.close(self._executor)
         self._executor.close()
         if self.trace is not None:
             self.trace.close()

@@ -119,7 +119,8 @@ class EngineProcess:
                 self._pulse.tell(loop.stats(), is_urgent=not (is_working and was_working))
                 next_stats_s = now_s + STATS_S
                 has_moved, was_working = False, is_working
-            has_moved |= self._take_messages(loop, 0 if is_working else int(PULSE_S * 500))
+            is_busy = is_working or loop.idle()
+            has_moved |= self._take_messages(loop, 0 if is_busy else int(PULSE_S * 500))
             has_moved |= loop.has_work
             news = loop.step() if loop.has_work else []
             ended = loop.take_ended()

@@ -37,6 +37,20 @@ class EngineStats(msgspec.Struct, kw_only=True):
     cached_tokens_total: dict[str, int] = msgspec.field(default_factory=dict)
     """Prompt tokens found in the cache, by where."""
     evicted_pages_total: int = 0
+    tier_pages: dict[str, float] = msgspec.field(default_factory=dict)
+    """Of the tiers below KV memory, by name, as are the following; empty without any."""
+    tier_bytes: dict[str, float] = msgspec.field(default_factory=dict)
+    tier_off: dict[str, float] = msgspec.field(default_factory=dict)
+    """1 where an error ended its use."""
+    tier_written_bytes_total: dict[str, float] = msgspec.field(default_factory=dict)
+    tier_read_bytes_total: dict[str, float] = msgspec.field(default_factory=dict)
+    tier_evicted_pages_total: dict[str, float] = msgspec.field(default_factory=dict)
+    tier_damaged_pages_total: dict[str, float] = msgspec.field(default_factory=dict)
+    """Pages whose bytes were not what had been written, and which were dropped."""
+    tier_rates: dict[str, float] = msgspec.field(default_factory=dict)
+    """Measured: bytes `read` and `written`, and prompt tokens `computed`, per second."""
+    tier_unwritten_pages_total: int = 0
+    """Pages that were dropped because they left KV memory faster than they could be written."""
     step_tokens_total: int = 0
     """Tokens that steps ran, those of prompts included."""
     step_tokens_buckets: list[int] = msgspec.field(default_factory=lambda: [0] * (len(STEP_TOKENS_BUCKETS) + 1))

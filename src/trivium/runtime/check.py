@@ -118,7 +118,6 @@ def _check_adapters(step: Step, adapters: Set[int]) -> None:
 
 
 def _check_unsupported(step: Step, limits: StepLimits) -> None:
-    ensure(len(step.moves) == 0, "step has tier moves; this executor has no tiers")
     ensure((step.state_slot == -1).all(), "step has recurrent state; this model has none")
     if step.embeds is not None:
         ensure(limits.takes_embeds, "step has embeds; this model takes none")

@@ -32,15 +32,36 @@ class Executor(Protocol):
         ...
 
     @property
+    def page_bytes(self) -> tuple[int, ...]:
+        """Bytes of a page of each KV group, all layers: what `export_page` returns."""
+        ...
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes that the weights take."""
         ...
 
     def forward(self, step: Step) -> None:
-        """Execute moves, copies, then the model; write KV of all tokens of the step.
+        """Execute copies, then the model; write KV of all tokens of the step.
 
         Raises:
             InternalError: The step contradicts the KV store; the KV of its tokens is undefined.
+        """
+        ...
+
+    def export_page(self, group_idx: int, page: int) -> bytes | memoryview:
+        """Return a copy of the bytes of a page, in the executor's own layout. Between steps.
+
+        Raises:
+            InternalError: There is no such page, or the executor is closed.
+        """
+        ...
+
+    def import_page(self, group_idx: int, page: int, content: bytes) -> None:
+        """Write what `export_page` of an executor for the same model, arithmetic and kernels gave. Between steps.
+
+        Raises:
+            InternalError: The content is not that of a page, or the executor is closed; nothing was written.
         """
         ...
 

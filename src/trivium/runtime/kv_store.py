@@ -70,6 +70,13 @@ class KVStore:
         groups = zip(self.spec.groups, self.num_pages, strict=True)
         return sum(len(group.layers) * pages * self.spec.page_len * per_slot for group, pages in groups)
 
+    @property
+    def page_bytes(self) -> tuple[int, ...]:
+        """Bytes of a page of each group."""
+        num_kv_heads, head_width = self._head_shape
+        per_layer = 2 * num_kv_heads * self.spec.page_len * head_width * np.dtype(np.float32).itemsize
+        return tuple(len(group.layers) * per_layer for group in self.spec.groups)
+
     def group_of(self, layer: int) -> int:
         """Return the index of the KV group that `layer` belongs to.
 

@@ -184,6 +184,40 @@ class NativeExecutor:
         ensure(len(rows) == wanted, f"sample got {len(rows)} rows; the last step wanted {wanted}")
         return self._sampler.sample(self._logits, rows, masks, self._mask_row)
 
+    @property
+    def page_bytes(self) -> tuple[int, ...]:
+        """Bytes of a page of each KV group, all layers."""
+        return tuple(module().kv_page_bytes(store) for store in self._memory.stores)
+
+    def export_page(self, group_idx: int, page: int) -> memoryview:
+        """Return a copy of the bytes of a page, in the kernels' layout.
+
+        Raises:
+            InternalError: There is no such page, or the executor is closed.
+        """
+        store = self._store(group_idx, page)
+        content = np.empty(module().kv_page_bytes(store), np.uint8)
+        module().kv_export_page(store, page, content)
+        return content.data
+
+    def import_page(self, group_idx: int, page: int, content: bytes) -> None:
+        """Write what `export_page` gave.
+
+        Raises:
+            InternalError: The content is not that of a page, or the executor is closed; nothing was written.
+        """
+        try:
+            module().kv_import_page(self._store(group_idx, page), page, np.frombuffer(content, np.uint8))
+        except ValueError as error:
+            raise InternalError(f"KV group {group_idx}: {error}") from None
+
+    def _store(self, group_idx: int, page: int) -> Any:
+        """Return the store of a group that has this page."""
+        stores = self._memory.stores
+        ensure(0 <= group_idx < len(stores), f"there is no KV group {group_idx}, or the executor is closed")
+        ensure(0 <= page < self._num_pages[group_idx], f"KV group {group_idx} has no page {page}")
+        return stores[group_idx]
+
     def load_adapter(self, slot: int, adapter: Adapter) -> None:
         """Let steps use an adapter: requests whose `adapter_slot` is `slot`. Between steps, at any time.
 
@@ -284,7 +318,6 @@ def _refuse_unsupported(step: Step, none: NDArray[np.int32]) -> None:
     ):
         if found != wanted:
             raise InternalError(f"step.{name} is {found}, not {wanted}")
-    ensure(not len(step.moves), "step has tier moves; this executor has no tiers")
     # Views of the arrays are compared, since NumPy would allocate a third array.
     ensure(step.state_slot.data == none.data, "step has recurrent state; this model has none")
 

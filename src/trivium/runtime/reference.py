@@ -154,6 +154,27 @@ class ReferenceExecutor:
         ensure(len(rows) == wanted, f"sample got {len(rows)} rows; the last step wanted {wanted}")
         return sample(self._logits, rows, masks, self._mask_row)
 
+    @property
+    def page_bytes(self) -> tuple[int, ...]:
+        """Bytes of a page of each KV group."""
+        return self.store.page_bytes
+
+    def export_page(self, group_idx: int, page: int) -> bytes:
+        """Return the bytes of a page; see `KVStore.export_page`.
+
+        Raises:
+            InternalError: There is no such page, or the executor is closed.
+        """
+        return self.store.export_page(group_idx, page)
+
+    def import_page(self, group_idx: int, page: int, content: bytes) -> None:
+        """Write what `export_page` gave.
+
+        Raises:
+            InternalError: The content is not that of a page, or the executor is closed.
+        """
+        self.store.import_page(group_idx, page, content)
+
     def load_adapter(self, slot: int, adapter: Adapter) -> None:
         """Let steps use an adapter; see `runtime.adapters.LoadedAdapters.load`.
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 from trivium.cache.kv_cache import Holding, KVCache
 from trivium.cache.window import peak_pages
+from trivium.schedule.below import Below
 from trivium.schedule.output_estimate import OutputEstimate
 from trivium.schedule.request import Request
 
@@ -52,7 +53,7 @@ POLICIES: Mapping[str, Policy] = {
 class Admission:
     """Page arithmetic of one step's starts."""
 
-    def __init__(self, cache: KVCache, chunk_len: int, policy: Policy, estimate: OutputEstimate) -> None:
+    def __init__(self, cache: KVCache, chunk_len: int, policy: Policy, estimate: OutputEstimate, below: Below) -> None:
         """Take over the rules.
 
         Args:
@@ -60,11 +61,13 @@ class Admission:
             chunk_len: Most tokens that a request runs in one step.
             policy: One of `POLICIES`.
             estimate: What is known of output lengths.
+            below: Brings up what the tiers below have of a prefix.
         """
         self.policy = policy
         self._cache = cache
         self._chunk_len = chunk_len
         self._estimate = estimate
+        self._below = below
         self._spare: list[int] = []
         self._headroom = 0.0
 
@@ -97,7 +100,7 @@ class Admission:
         return [math.ceil(count + self._headroom - spare) for spare, count in zip(self._spare, need, strict=True)]
 
     def try_open(self, request: Request) -> Holding | None:
-        """Open a holding for a waiting request, or return `None` when it does not fit now.
+        """Open a holding for a waiting request, or return `None` when it does not fit now, or pages are coming up.
 
         Effects:
             What the request still needs, and what it is expected to want next, are no longer spare.
@@ -117,6 +120,9 @@ class Admission:
                 )
             ]
             if all(pages >= self._headroom for pages in left):
+                if not self._below.bring(request, holding, longest_hit(request)):
+                    self._cache.close(holding, None)
+                    return None
                 self._spare = left
                 self._headroom += self._growth_pages(request)
                 return holding

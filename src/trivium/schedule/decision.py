@@ -10,6 +10,9 @@ import msgspec
 from trivium.base.ids import FinishReason, TokenId
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trivium.schedule.below import Import
     from trivium.schedule.request import Request
     from trivium.schedule.step import Step
     from trivium.schedule.timeline import PreemptionKind, Tier, WaitReason
@@ -55,6 +58,8 @@ class ScheduledStep:
 
     step: Step
     entries: list[Entry]
+    imports: Sequence[Import] = ()
+    """Pages to write into the pool before the step is executed."""
     chosen_s: float = 0.0
     """When it was chosen, on the scheduler's clock; of a step that was moved on, when the first of them was."""
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from trivium.cache.kv_cache import Holding
     from trivium.cache.retain import RetentionPlan
     from trivium.config.sampling import SamplingParams
+    from trivium.schedule.below import Approach
     from trivium.schedule.recorder import Wait
     from trivium.schedule.step import Int32Array
 
@@ -100,6 +101,8 @@ class Request:
     array: Int32Array | None = None
     """While waiting: its tokens once more, to be compared with others'."""
     finish_reason: FinishReason | None = None
+    approach: Approach | None = None
+    """While it waits or starts: its dealings with the tiers below, kept by `below`."""
     timeline: Timeline = field(default_factory=Timeline)
     """What happened to it, written by `recorder`."""
     wait: Wait | None = None

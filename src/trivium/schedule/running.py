@@ -10,10 +10,12 @@ import numpy as np
 
 from trivium.cache.kv_cache import Holding, KVCache
 from trivium.cache.pages import NO_PAGE
+from trivium.schedule.below import Below
 from trivium.schedule.decision import Entry
 from trivium.schedule.request import Request, RequestState
 from trivium.schedule.rows import limit_by_rows, want_rows
 from trivium.schedule.tables import SeatedTables
+from trivium.schedule.timeline import PreemptionKind
 
 if TYPE_CHECKING:
     from trivium.schedule.step import Int32Array
@@ -32,22 +34,25 @@ class StepDraft:
 class RunningSet:
     """Running requests in the order in which they started, or better priorities first and then in that order."""
 
-    def __init__(self, cache: KVCache, num_seats: int, *, by_priority: bool = False) -> None:
+    def __init__(self, cache: KVCache, num_seats: int, below: Below, *, by_priority: bool = False) -> None:
         """Make an empty set.
 
         Args:
             cache: Pages and prefix index.
             num_seats: Most requests that run at a time.
+            below: Where victims may be swapped to.
             by_priority: Whether better priorities come first; whoever comes last makes room first.
         """
         self._cache = cache
+        self._below = below
         self._by_priority = by_priority
         self.tables = SeatedTables(len(cache.pools), num_seats)
         self.requests: list[Request] = []
         self.version = 0
         """Changes whenever `requests` does."""
-        self.preempted: list[tuple[Request, int]] = []
-        """Requests that had to make room since the scheduler last looked, and the tokens whose KV each gave up."""
+        self.preempted: list[tuple[Request, int, PreemptionKind]] = []
+        """Requests that had to make room since the scheduler last looked, the tokens whose KV each gave up, and how
+        they come back."""
 
     def start(self, request: Request, holding: Holding) -> None:
         """Make a waiting request run with what `holding` found in the cache."""
@@ -69,11 +74,11 @@ class RunningSet:
 
         Args:
             request: Running.
-            keep: Whether its computed KV enters the prefix index. Never for a request whose page copies were not
-                executed.
+            keep: Whether its computed KV enters the prefix index. Never for a request whose pages were not all copied
+                or filled.
         """
         holding = request.held
-        self._cache.close(holding, computed_tokens(request) if keep and not holding.sources else None)
+        self._cache.close(holding, computed_tokens(request) if keep and _is_whole(holding) else None)
         self.tables.stand(request.seat)
         self.requests.remove(request)
         self.version += 1
@@ -174,13 +179,20 @@ class RunningSet:
 
     def preempt(self, victim: Request) -> None:
         """Take a running request's place; it lies in `preempted` until the scheduler queues it again."""
-        num_tokens = victim.computed_len
+        num_tokens, kind = victim.computed_len, PreemptionKind.RECOMPUTE
+        if _is_whole(victim.held):
+            kind = self._below.swap_out(victim, computed_tokens(victim))
         self.stop(victim, keep=True)
         victim.state = RequestState.WAITING
         victim.num_preemptions += 1
-        self.preempted.append((victim, num_tokens))
+        self.preempted.append((victim, num_tokens, kind))
 
 
 def computed_tokens(request: Request) -> Int32Array:
     """Return the computed tokens that the prefix index may not have yet."""
     return np.array(request.tokens[request.held.locked_len : request.computed_len], np.int32)
+
+
+def _is_whole(holding: Holding) -> bool:
+    """Return whether every page of a holding has its content."""
+    return holding.is_filled and not holding.sources

@@ -20,6 +20,7 @@ from trivium.cache.spec import KVSpec
 from trivium.config.limits import parse_weights
 from trivium.config.options import ScheduleOptions
 from trivium.schedule.admit import POLICIES, Admission, longest_hit
+from trivium.schedule.below import Below, NothingBelow, TiersBelow
 from trivium.schedule.budget import TokenBudget
 from trivium.schedule.build import build_step
 from trivium.schedule.choose import StepChooser
@@ -35,8 +36,9 @@ from trivium.schedule.request import Request, RequestState
 from trivium.schedule.running import RunningSet, StepDraft, computed_tokens
 from trivium.schedule.statistics import Counters, summarize
 from trivium.schedule.steady import SteadyBatch, is_steady
-from trivium.schedule.timeline import Tier, WaitReason
+from trivium.schedule.timeline import WaitReason
 from trivium.schedule.waiting import WaitingQueue
+from trivium.tiers.lower import LowerTiers
 
 
 class Scheduler:
@@ -47,7 +49,7 @@ class Scheduler:
         - A request is in the waiting queue, or running, or finished.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (what it is made of, by name)
         self,
         options: ScheduleOptions,
         spec: KVSpec,
@@ -58,6 +60,7 @@ class Scheduler:
         clock: Clock,
         eviction: str = "lru",
         max_logit_rows: int | None = None,
+        tiers: LowerTiers | None = None,
     ) -> None:
         """Make an idle scheduler.
 
@@ -70,6 +73,7 @@ class Scheduler:
             clock: Time, for the measured rate and for timelines.
             eviction: Which unused prefix goes first; a policy of `cache.evict.ORDERS`.
             max_logit_rows: Wanted rows per step, at least 1; `None` means `max_num_seqs`.
+            tiers: Where pages go that leave the pool, and come back from; moved by whoever executes the steps.
         """
         self._options = options
         self._cache = KVCache(spec, num_pages, prefix_cache=prefix_cache, eviction=eviction, clock=clock)
@@ -77,12 +81,17 @@ class Scheduler:
         self._max_rows = options.max_num_seqs if max_logit_rows is None else max_logit_rows
         self._clock = clock
         self.recorder = Recorder(clock)
+        self._below: Below = NothingBelow()
+        if tiers is not None:
+            self._below = TiersBelow(self._cache, tiers, self.recorder, clock, options.preemption)
         order = ORDERS[options.order]
         self._fair = FairShare(parse_weights(options.tenant_weight)) if options.fair_share else None
         self._estimate = OutputEstimate()
-        admission = Admission(self._cache, options.max_num_batched_tokens, POLICIES[options.admission], self._estimate)
+        admission = Admission(
+            self._cache, options.max_num_batched_tokens, POLICIES[options.admission], self._estimate, self._below
+        )
         self._waiting = WaitingQueue(lambda: order.make(clock, self._cached_len), admission.need_len, self._fair)
-        self._running = RunningSet(self._cache, options.max_num_seqs, by_priority=order.ranks_running)
+        self._running = RunningSet(self._cache, options.max_num_seqs, self._below, by_priority=order.ranks_running)
         self._look_ahead = (
             LookAhead(self._cached_len, by_priority=order.ranks_running)
             if prefix_cache and options.look_ahead
@@ -138,6 +147,8 @@ class Scheduler:
             request.state = RequestState.WAITING
             self._waiting.add(request)
             self.recorder.arrived(request)
+            if request.choice == 0:  # the others wait for its prompt
+                self._below.queued(request, longest_hit(request))
         if self._running.tables.num_free == 0:  # then nobody is chosen anew, and asked why others wait
             self.recorder.blocked(WaitReason.SEAT)
 
@@ -196,6 +207,7 @@ class Scheduler:
     def _finish(self, request: Request, reason: FinishReason) -> None:
         request.state = RequestState.FINISHED
         request.finish_reason = reason
+        self._below.forget(request)
         self.recorder.ended(request)
         self._rate.note()
 
@@ -226,11 +238,11 @@ class Scheduler:
         self._steady = None
         draft = StepDraft(self._options.max_num_batched_tokens, self._max_rows)
         self._chooser.choose(draft)
-        for request, num_tokens in self._running.preempted:
+        for request, num_tokens, kind in self._running.preempted:
             self._end_prefill(request)
             self._waiting.add(request)
             self._counters.num_preemptions += 1
-            self.recorder.preempted(request, num_tokens)
+            self.recorder.preempted(request, num_tokens, kind)
         self._running.preempted.clear()
         self._note_why_others_wait(draft)
         if not draft.entries:
@@ -238,9 +250,11 @@ class Scheduler:
         entries = list(draft.entries.values())
         fresh = [entry.request for entry in entries if entry.is_fresh]
         for request in fresh:
-            self.recorder.started(request, {Tier.DEVICE: request.held.cached_len})
+            self.recorder.started(request, self._below.found(request))
         copies = [copy for request in fresh for copy in self._cache.copies(request.held)]
-        scheduled = ScheduledStep(build_step(entries, self._running.tables, copies), entries, self._clock.now_s())
+        imports = [page for request in fresh for page in self._below.imports(request)]
+        step = build_step(entries, self._running.tables, copies)
+        scheduled = ScheduledStep(step, entries, imports, self._clock.now_s())
         if is_steady(scheduled, self._running) and not self._may_start:
             self._steady = SteadyBatch(scheduled, self._running, self._cache)
         return scheduled
@@ -266,6 +280,7 @@ class Scheduler:
         """
         ensure(scheduled is self._in_flight, "the committed step is not the one in flight")
         self._in_flight = None
+        self._below.note_step(scheduled)
         finished = []
         for entry, outcome in zip(scheduled.entries, outcomes, strict=True):
             if entry.request.state is RequestState.RUNNING and self._record(entry, outcome, scheduled.chosen_s):
@@ -308,16 +323,24 @@ class Scheduler:
 
     def _record_start(self, request: Request) -> None:
         self._cache.confirm_copies(request.held)
+        self._below.forget(request)
         if request.num_preemptions == 0:
             self._counters.queried_tokens += request.prompt_len
             self._counters.hit_tokens += request.cached_len
 
-    def discard(self, scheduled: ScheduledStep) -> None:
-        """Record that a step was not executed: it leaves nothing behind."""
+    def discard(self, scheduled: ScheduledStep, *, is_import_bad: bool = False) -> None:
+        """Record that a step was not executed: it leaves nothing behind.
+
+        Args:
+            scheduled: What `next` returned last.
+            is_import_bad: Whether its imports failed; then those who start with it go without the tiers.
+        """
         ensure(scheduled is self._in_flight, "the discarded step is not the one in flight")
         self._in_flight = None
         for entry in scheduled.entries:
             if entry.is_fresh and entry.request.state is RequestState.RUNNING:
+                if is_import_bad:
+                    self._below.give_up(entry.request)
                 self._running.stop(entry.request, keep=False)
                 self._end_prefill(entry.request)
                 entry.request.state = RequestState.WAITING
@@ -337,11 +360,13 @@ class Scheduler:
     def flush(self) -> None:
         """Drop all cached KV that no running request uses."""
         self._cache.index.flush()
+        self._below.flush()
 
     def check(self) -> list[str]:
         """Re-derive by brute force who owns every page; return the differences, none when all is well."""
         holdings = [request.held for request in self._running.requests]
         problems = check(self._cache, holdings) + self._running.tables.problems(self._running.requests)
+        problems += self._below.problems()
         return problems if self._look_ahead is None else problems + self._look_ahead.problems()
 
     def stats(self) -> SchedulerStats:

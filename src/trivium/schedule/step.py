@@ -59,8 +59,6 @@ class Step:
     """[T, M] rows that replace embeddings where they are not NaN (multimodal), or none."""
     copies: Int32Array = field(default_factory=_empty_pairs)
     """[C, 3] (group, source page, target page), executed before anything else."""
-    moves: Int32Array = field(default_factory=_empty_pairs)
-    """[C, 3] (group, source slot, target slot) tier moves, executed before the copies."""
     adapter_slot: Int32Array
     """[B] LoRA slot, or -1."""
     state_slot: Int32Array

@@ -31,6 +31,7 @@ class WaitReason(StrEnum):
     ORDER = "order"
     PREFIX = "prefix"
     BATCH = "batch"
+    TIER = "tier"
 
 
 WAIT_MEANINGS: dict[WaitReason, str] = {
@@ -41,6 +42,7 @@ WAIT_MEANINGS: dict[WaitReason, str] = {
     WaitReason.ORDER: "an older request that did not fit had waited so long (aging_s) that nobody may overtake it",
     WaitReason.PREFIX: "a prefix that it shares was being computed for another request",
     WaitReason.BATCH: "a batch was running (admission static-batch), and nobody starts before it has ended",
+    WaitReason.TIER: "its prefix was being read from a lower tier of the cache",
 }
 """What the reasons mean, for documents and messages."""
 

@@ -26,6 +26,10 @@ SINGLE: Mapping[str, tuple[str, str]] = {
     "generation_tokens_total": ("generation_tokens", "Tokens generated"),
     "preemptions_total": ("preemptions", "Answers set back to make room for others"),
     "evicted_pages_total": ("evicted_pages", "KV pages that cached prefixes gave up to make room"),
+    "tier_unwritten_pages_total": (
+        "tier_unwritten_pages",
+        "Pages that left KV memory faster than a lower tier could write them",
+    ),
     "step_errors_total": ("step_errors", "Steps that failed"),
     "accounting_differences_total": ("accounting_differences", "Pages whose owner could not be re-derived"),
     "scheduler_seconds_total": ("scheduler_seconds", "Seconds spent deciding and building steps"),
@@ -55,6 +59,18 @@ BY_LABEL: Mapping[str, ByLabel] = {
     ),
     "preemptions_by_kind_total": ByLabel(
         "preemptions_by_kind", "Answers set back, by how their KV comes back", "kind", tuple(PreemptionKind)
+    ),
+    "tier_pages": ByLabel("tier_pages", "KV pages in the tiers below KV memory", "tier", ()),
+    "tier_bytes": ByLabel("tier_bytes", "Bytes that the tiers below KV memory take", "tier", ()),
+    "tier_off": ByLabel("tier_off", "1 where an error ended the use of a tier until the next start", "tier", ()),
+    "tier_written_bytes_total": ByLabel("tier_written_bytes", "Bytes of pages written to a tier", "tier", ()),
+    "tier_read_bytes_total": ByLabel("tier_read_bytes", "Bytes of pages read from a tier", "tier", ()),
+    "tier_evicted_pages_total": ByLabel("tier_evicted_pages", "Pages that made room in a tier", "tier", ()),
+    "tier_damaged_pages_total": ByLabel(
+        "tier_damaged_pages", "Entries of a tier that were not what had been written, and were dropped", "tier", ()
+    ),
+    "tier_rates": ByLabel(
+        "tier_rates", "Measured: bytes read and written, and prompt tokens computed, per second", "what", ()
     ),
     "finished_total": ByLabel("answers_finished", "Answers by finish reason", "reason", ()),
 }

@@ -106,6 +106,7 @@ class DiskTier:
         self._homes: dict[PageRef, _Segment] = {}
         self._newest: _Segment | None = None
         self._last_number = -1
+        self._has_told_damage = False
         self._hold = open_folder(folder)
         try:
             self._find_segments()
@@ -297,8 +298,10 @@ class DiskTier:
     def _drop_damaged(self, segment: _Segment, ref: PageRef) -> None:
         del self._homes[ref], segment.places[ref]
         segment.used.pop(ref, None)
+        level = logging.DEBUG if self._has_told_damage else logging.WARNING
+        logger.log(level, "disk cache %s: dropped a damaged entry of %s", self._folder, segment.path.name)
+        self._has_told_damage = True
         self._stats.num_damaged += 1
-        logger.warning("disk cache %s: dropped a damaged entry of %s", self._folder, segment.path.name)
 
     def _switch_off(self, doing: str, error: OSError) -> None:
         """End the use of the tier: nothing is found any more, nothing is kept."""

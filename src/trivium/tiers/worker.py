@@ -116,12 +116,15 @@ class TierWorker:
                 self.stats.num_dropped += 1
             self._changed.notify_all()
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the queue is at most half full."""
+        return self._is_dead or self._queued_bytes <= self._queue_limit // 2
+
     def wait_for_room(self, until_s: float) -> bool:
         """Wait until the queue is at most half full; returns whether it is, before `until_s` on the monotonic clock."""
         with self._changed:
-            return self._changed.wait_for(
-                lambda: self._is_dead or self._queued_bytes <= self._queue_limit // 2, until_s - time.monotonic()
-            )
+            return self._changed.wait_for(lambda: self.has_room, until_s - time.monotonic())
 
     def fetch(self, wanted: Sequence[PageFacts], num_bytes: int) -> Fetch:
         """Begin to read pages, after the fetches before."""

@@ -37,8 +37,15 @@ def test_without_any_layer_the_records_have_their_defaults() -> None:
     assert settings.build(ServerOptions) == ServerOptions()
 
 
-TEXTS = {"kv_cache_memory": "1GiB", "device": "cpu", "tenant_weight": "a=2"}
+TEXTS = {
+    "kv_cache_memory": "1GiB",
+    "host_cache": "2GiB",
+    "disk_cache": "/var/kv:20",
+    "device": "cpu",
+    "tenant_weight": "a=2",
+}
 BESIDE = {
+    "preemption": {"TRIVIUM_DISK_CACHE": "/var/kv:20"},
     "preempt_for_priority": {"TRIVIUM_ORDER": "priority"},
     "tenant_weight": {"TRIVIUM_FAIR_SHARE": "yes"},
     "ttft_target": {"TRIVIUM_TPOT_TARGET": "0.1"},

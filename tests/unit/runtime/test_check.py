@@ -53,7 +53,6 @@ BROKEN: list[tuple[Callable[[Step], None], str]] = [
     (poke("reaches", 0, 4), "step.kv_lens exceeds step.reaches"),
     (poke("logit_rows", 0, 1), "does not ascend"),
     (poke("logit_rows", 6, 7), "does not ascend within 7 tokens"),
-    (edit("moves", np.zeros((1, 3), np.int32)), "no tiers"),
     (poke("adapter_slot", 1, 0), "step.adapter_slot[1] is 0: no adapter is loaded there"),
     (poke("state_slot", 1, 0), "step has recurrent state"),
     (edit("embeds", np.zeros((7, 16), np.float32)), "this model takes none"),

@@ -6,8 +6,10 @@ import numpy as np
 
 from support.scheduling import full_spec, make_request
 from trivium.cache.kv_cache import KVCache
+from trivium.schedule.below import NothingBelow
 from trivium.schedule.request import Request, RequestState
 from trivium.schedule.running import RunningSet, StepDraft
+from trivium.schedule.timeline import PreemptionKind
 
 
 def start(running: RunningSet, cache: KVCache, name: str, length: int) -> Request:
@@ -19,7 +21,7 @@ def start(running: RunningSet, cache: KVCache, name: str, length: int) -> Reques
 
 def test_a_chunk_is_shortened_to_the_pages_that_are_left() -> None:
     cache = KVCache(full_spec(4), [3], prefix_cache=True)
-    running = RunningSet(cache, 2)
+    running = RunningSet(cache, 2, NothingBelow())
     request = start(running, cache, "a", 30)
     draft = StepDraft(64, 4)
     running.grant(draft, request, 30)
@@ -28,7 +30,7 @@ def test_a_chunk_is_shortened_to_the_pages_that_are_left() -> None:
 
 def test_only_later_started_requests_without_a_part_in_the_step_make_room() -> None:
     cache = KVCache(full_spec(4), [3], prefix_cache=True)
-    running = RunningSet(cache, 3)
+    running = RunningSet(cache, 3, NothingBelow())
     first, second, third = (start(running, cache, name, 12) for name in "abc")
     for request in (first, second, third):
         cache.grow(request.held, 4)
@@ -37,7 +39,7 @@ def test_only_later_started_requests_without_a_part_in_the_step_make_room() -> N
     running.grant(draft, second, 8)
     assert draft.entries[second].num_tokens == 4
     assert third.state is RequestState.WAITING
-    assert (running.preempted, third.num_preemptions) == ([(third, 4)], 1)
+    assert (running.preempted, third.num_preemptions) == ([(third, 4, PreemptionKind.RECOMPUTE)], 1)
     running.grant(draft, first, 8)
     assert first not in draft.entries, "the second has its part already, and keeps it"
     assert second.state is RequestState.RUNNING

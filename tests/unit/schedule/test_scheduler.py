@@ -40,7 +40,7 @@ def test_a_step_packs_decodes_first_and_then_the_chunk() -> None:
     assert step.page_tables[0][0, 1] == -1
     for array in (step.token_ids, step.positions, step.starts, step.kv_lens, step.logit_rows, step.page_tables[0]):
         assert array.dtype == np.int32
-    assert (step.copies.shape, step.moves.shape) == ((0, 3), (0, 3))
+    assert step.copies.shape == (0, 3)
     assert step.adapter_slot.tolist() == step.state_slot.tolist() == [-1, -1]
 
 

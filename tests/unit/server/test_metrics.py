@@ -20,6 +20,7 @@ from trivium.engine.messages import AnswerReport
 from trivium.engine.stats import STEP_TOKENS_BUCKETS, EngineStats, StepTimes
 from trivium.schedule.timeline import PreemptionKind, Start, Tier, Timeline, WaitReason
 from trivium.server.answer_metrics import ANSWER_METRICS
+from trivium.server.engine_metrics import BY_LABEL
 from trivium.server.telemetry import documented_metrics
 from trivium.server.vllm_names import VLLM_NAMES
 
@@ -191,7 +192,8 @@ def shown_by_the_dashboard() -> set[str]:
 
 async def test_every_metric_of_the_dashboard_exists_and_every_metric_is_on_it(site: Site) -> None:
     await site.complete(n=0)
-    site.engine.condition.stats = {**msgspec.to_builtins(EngineStats()), "finished_total": {"stop": 1}}
+    told = {"finished_total": {"stop": 1}, **{key: {"disk": 1.0} for key in BY_LABEL if key.startswith("tier_")}}
+    site.engine.condition.stats = {**msgspec.to_builtins(EngineStats()), **told}
     shown = shown_by_the_dashboard()
     assert shown <= {name for name, _ in await read(site)}
     assert [name for name, *_ in documented_metrics() if not {name, f"{name}_bucket"} & shown] == []
