@@ -138,7 +138,7 @@ class Replay:
         for request_id in [each for each in self._unsent if each in self._streams]:
             is_new = not self._streams.was_accepted(request_id)
             if is_new and self._streams.age_s(request_id, now_s) > HOLD_S:
-                why = f"the engine could not be restarted within {HOLD_S:g} s; try again later"
+                why = f"no engine could take the request within {HOLD_S:g} s; try again later"
                 self._end(request_id, CapacityError(why, retry_after_s=RETRY_AFTER_S))
 
     def _end(self, request_id: str, error: CapacityError | DeadlineExceededError) -> None:
