@@ -71,6 +71,14 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel("Prompt length", "short", quantiles("answer_prompt_tokens")),
         Panel("Answer length", "short", quantiles("answer_generation_tokens")),
+        Panel(
+            "Answer length that admission expects",
+            "short",
+            (
+                (gauge("expected_output_tokens"), "expected"),
+                (gauge("expected_output_error_tokens"), "mean distance from it"),
+            ),
+        ),
         Panel("Answer length allowed", "short", quantiles("answer_max_tokens")),
     ),
     "Queue": (

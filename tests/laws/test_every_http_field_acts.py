@@ -24,8 +24,9 @@ from trivium.server.tables import CHAT, COMPLETIONS, DETOKENIZE, TOKENIZE
 BOS, EOS, A = 1, 2, 67
 """Ids of the tiny model: start, end, and the letter a."""
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}{{ mood }}{% if add_generation_prompt %}>{% endif %}"
-REFUSED = {"timeout_s", "model", "cache_retention", "cache_retention_decode"}
-"""Fields whose second value may be refused; what retention does is in `tests/unit/api/test_retention.py`."""
+REFUSED = {"timeout_s", "model", "priority", "cache_retention", "cache_retention_decode"}
+"""Fields whose second value may be refused; what retention does is in `tests/unit/api/test_retention.py`, what
+priority does in `tests/unit/schedule/test_orders.py`."""
 VARYING = ("id", "created", "system_fingerprint")
 
 
@@ -91,6 +92,7 @@ SHARED: dict[str, Row] = {
     "cache_retention": Row([], [{"token_range": [0, None], "priority": 90}], GREEDY),
     "cache_retention_decode": Row(None, {"priority": 90}, GREEDY),
     "cache_salt": Row("warm", "fresh", GREEDY, sees_cache=True),
+    "priority": Row(0, 1, GREEDY),
     "timeout_s": Row(60, 1e-6, GREEDY),
     "return_token_ids": Row(False, True, GREEDY),
     "add_special_tokens": Row(True, False, GREEDY),

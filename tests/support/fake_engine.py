@@ -114,6 +114,8 @@ class Submitted:
     prompt_ids: list[int]
     params: SamplingParams
     cache_salt: str
+    priority: int
+    tenant: str
     deadline_s: float | None
 
 
@@ -183,6 +185,8 @@ class FakeEngine:
         *,
         request_id: str,
         cache_salt: str = "",
+        priority: int = 0,
+        tenant: str = "",
         deadline_s: float | None = None,
         on_news: Callable[[Delta], bool] | None = None,
     ) -> AsyncGenerator[Delta, None]:
@@ -193,6 +197,8 @@ class FakeEngine:
                 prompt_ids=list(prompt_ids),
                 params=params,
                 cache_salt=cache_salt,
+                priority=priority,
+                tenant=tenant,
                 deadline_s=deadline_s,
             )
         )

@@ -127,6 +127,7 @@ def _limits(
         logprobs_mode=options.schedule.logprobs_mode,
         eviction=options.cache.eviction,
         page_len=parts.kv_spec.page_len,
+        takes_priority=options.schedule.order == "priority",
     )
 
 

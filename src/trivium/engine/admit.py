@@ -45,6 +45,8 @@ class ModelLimits:
     """Policy of the prefix cache; only `priority` heeds what requests say of retention."""
     page_len: int = 16
     """Tokens per KV page."""
+    takes_priority: bool = False
+    """Whether requests are ordered by priority."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,6 +78,12 @@ def admit(message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: 
     params.validate(vocab_size=limits.vocab_size)
     _check_prompt(message.prompt_ids, limits)
     _check_scored_start(params, len(message.prompt_ids))
+    if message.priority and not limits.takes_priority:
+        raise UnsupportedFeatureError(
+            f"priority is {message.priority}; this server does not order by priority, so it must be 0 (start it with "
+            "--order priority)",
+            param="priority",
+        )
     if message.adapter is not None:
         raise UnsupportedFeatureError(f"adapter '{message.adapter}' is not loaded", param="model")
     retention = _retention(params, len(message.prompt_ids), limits)
@@ -104,6 +112,7 @@ def admit(message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: 
             arrival_s=arrival_s,
             priority=message.priority,
             retention=retention,
+            tenant=message.tenant,
             tokens=[TokenId(token) for token in message.prompt_ids],
         )
         answer = _answer(message, request, OutputAutomaton(tokenizer, own, end_ids, stops=stops), bad_word_ids)

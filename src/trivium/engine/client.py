@@ -160,6 +160,7 @@ class EngineClient:
         request_id: str | None = None,
         cache_salt: str = "",
         priority: int = 0,
+        tenant: str = "",
         deadline_s: float | None = None,
         on_news: OnNews | None = None,
     ) -> AsyncIterator[Delta]:
@@ -183,6 +184,7 @@ class EngineClient:
             request_id=request_id,
             cache_salt=cache_salt,
             priority=priority,
+            tenant=tenant,
             deadline_s=deadline_s,
         )
         return self._streams.run(message, lambda: self._open(message), self.abort, on_news)

@@ -72,6 +72,7 @@ class LocalEngine:
         request_id: str | None = None,
         cache_salt: str = "",
         priority: int = 0,
+        tenant: str = "",
         deadline_s: float | None = None,
         on_news: OnNews | None = None,
     ) -> AsyncIterator[Delta]:
@@ -89,6 +90,7 @@ class LocalEngine:
             request_id=request_id,
             cache_salt=cache_salt,
             priority=priority,
+            tenant=tenant,
             deadline_s=deadline_s,
         )
         return self._streams.run(message, lambda: self._send(message), self.abort, on_news)

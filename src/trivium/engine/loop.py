@@ -145,13 +145,17 @@ class EngineLoop:
         """Run one step and return its news, along with what was pending."""
         if self._with_deadline:
             self._end_overdue()
+        for request, error in self._scheduler.waited_too_long():
+            self._end(request, error)
         began = time.perf_counter()
         scheduled = self._scheduler.next()
         if scheduled is not None:
             chosen = time.perf_counter()
             if self._move_pages(scheduled):
                 self._run(scheduled)
-            self._times.note(began, chosen, time.perf_counter(), len(scheduled.step.token_ids))
+            ended = time.perf_counter()
+            self._times.note(began, chosen, ended, len(scheduled.step.token_ids))
+            self._scheduler.learn(scheduled, ended - began)
             if self._check_accounting:
                 self._check()
         else:
@@ -316,6 +320,7 @@ class EngineLoop:
         record.kv_pages_total, record.kv_pages_free = now.pages_total, now.pages_free
         record.kv_pages_used, record.kv_pages_cached = now.pages_used, now.pages_evictable
         record.kv_waste = now.waste
+        record.output_len_mean, record.output_len_error = now.output_len_mean, now.output_len_error
         record.prefix_query_tokens_total, record.prefix_hit_tokens_total = now.queried_tokens, now.hit_tokens
         record.preemptions_total = now.num_preemptions
         record.preemptions_by_kind_total = {str(kind): count for kind, count in now.preemptions.items()}

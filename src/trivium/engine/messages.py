@@ -42,6 +42,9 @@ class Submit(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     weight_generation: int = 0
     cache_salt: str = ""
     priority: int = 0
+    """Smaller starts first; other than 0 only where the order is by priority."""
+    tenant: str = ""
+    """Who asks, for fair shares: the name of an API key, or the request's `user`."""
     deadline_s: float | None = None
     """Seconds from arrival after which the request is ended with an error."""
 
@@ -94,6 +97,8 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False
     error: str | None = None
     error_code: str | None = None
     """`code` of an error in `base.errors`."""
+    retry_after_s: float | None = None
+    """Seconds after which trying again makes sense, where the error says so."""
 
 
 class AnswerReport(msgspec.Struct, frozen=True, kw_only=True):

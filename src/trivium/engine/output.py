@@ -165,6 +165,7 @@ def failed(answer: Answer, error: TriviumError) -> Delta:
         finish_reason=FinishReason.ERROR.value,
         error=str(error),
         error_code=error.code,
+        retry_after_s=getattr(error, "retry_after_s", None),
     )
 
 

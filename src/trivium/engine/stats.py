@@ -25,6 +25,10 @@ class EngineStats(msgspec.Struct, kw_only=True):
     kv_pages_free: int = 0
     kv_waste: float = 0.0
     """Share of the used pages' bytes that holds no token yet."""
+    output_len_mean: float = 0.0
+    """Output tokens of the answers that ended lately: what admission expects of the next one."""
+    output_len_error: float = 0.0
+    """Mean distance in tokens between what was expected of an answer and what it drew."""
     prefix_query_tokens_total: int = 0
     prefix_hit_tokens_total: int = 0
     prompt_tokens_total: int = 0

@@ -54,6 +54,7 @@ def new_submit(
     request_id: str | None,
     cache_salt: str,
     priority: int,
+    tenant: str,
     deadline_s: float | None,
 ) -> Submit:
     """Write a request so that it can be replayed: with an id and a seed, drawn where none was given."""
@@ -65,6 +66,7 @@ def new_submit(
         params=params,
         cache_salt=cache_salt,
         priority=priority,
+        tenant=tenant,
         deadline_s=deadline_s,
     )
 

@@ -107,3 +107,7 @@ class SchedulerStats:
     cached_tokens: dict[Tier, int]
     """Prompt tokens found at first starts, by where."""
     preemptions: dict[PreemptionKind, int]
+    output_len_mean: float = 0.0
+    """Output tokens of the answers that ended lately: what admission expects of the next one."""
+    output_len_error: float = 0.0
+    """Mean distance in tokens between what was expected of an answer and what it drew."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import count, takewhile
 
 from trivium.base.clock import Clock
 from trivium.base.errors import CapacityError, InternalError, InvalidParameterError, TriviumError, ensure
@@ -231,8 +231,9 @@ class Scheduler:
 
     @property
     def _may_start(self) -> bool:
-        """Whether a request waits and there is a seat for it."""
-        return self._waiting.num_ready > 0 and self._running.tables.num_free > 0
+        """Whether a request waits and there is a seat for it, or may be made."""
+        has_seat = self._running.tables.num_free > 0 or self._options.preempt_for_priority
+        return self._waiting.num_ready > 0 and has_seat
 
     def _choose(self) -> ScheduledStep | None:
         self._steady = None
@@ -265,7 +266,31 @@ class Scheduler:
         if reason is WaitReason.ORDER and (head := self._waiting.oldest()) is not None:
             self.recorder.hold(head, WaitReason.PAGES)
 
+    def waited_too_long(self) -> list[tuple[Request, CapacityError]]:
+        """Return the requests that wait for their first start since more than `max_queue_wait`, and what to tell them.
+
+        Cost: O(those, and requests that were preempted).
+        """
+        limit_s = self._options.max_queue_wait
+        if limit_s is None or not len(self._waiting):
+            return []
+        before_s = self._clock.now_s() - limit_s
+        late = takewhile(lambda request: request.queued_s < before_s, self._waiting.everyone())
+        told = f"the request waited more than {limit_s:g} s for its start (max_queue_wait); try again later"
+        retry_after_s = self._rate.retry_after_s(len(self._waiting))
+        return [
+            (request, CapacityError(told, retry_after_s=retry_after_s))
+            for request in late
+            if request.num_preemptions == 0 and request.output_len == 0
+        ]
+
     # -- recording --------------------------------------------------------------------------------------------
+
+    def learn(self, scheduled: ScheduledStep, seconds: float) -> None:
+        """Learn from how long a step took, where targets ask for it."""
+        if self._budget.is_adaptive:
+            num_decodes = sum(entry.num_tokens == 1 for entry in scheduled.entries)
+            self._budget.cost.learn(num_decodes, scheduled.step.num_tokens - num_decodes, seconds)
 
     def commit(self, scheduled: ScheduledStep, outcomes: Sequence[Outcome]) -> list[Request]:
         """Record that a step was executed.
@@ -371,7 +396,9 @@ class Scheduler:
 
     def stats(self) -> SchedulerStats:
         """Return counters since the start and the state now."""
-        return summarize(self._counters, self.recorder, self._cache, self._running.requests, len(self._waiting))
+        return summarize(
+            self._counters, self.recorder, self._estimate, self._cache, self._running.requests, len(self._waiting)
+        )
 
 
 def _is_at_end(entry: Entry) -> bool:

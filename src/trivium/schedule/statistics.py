@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from trivium.cache.kv_cache import KVCache
 from trivium.schedule.decision import SchedulerStats
+from trivium.schedule.output_estimate import OutputEstimate
 from trivium.schedule.recorder import Recorder
 from trivium.schedule.request import Request
 
@@ -25,7 +26,12 @@ class Counters:
 
 
 def summarize(
-    counters: Counters, recorder: Recorder, cache: KVCache, running: Sequence[Request], num_waiting: int
+    counters: Counters,
+    recorder: Recorder,
+    estimate: OutputEstimate,
+    cache: KVCache,
+    running: Sequence[Request],
+    num_waiting: int,
 ) -> SchedulerStats:
     """Put counters, sums over timelines and pools together.
 
@@ -55,6 +61,8 @@ def summarize(
         waited_seconds=recorder.waited_seconds,
         cached_tokens=recorder.cached_tokens,
         preemptions=recorder.preemptions,
+        output_len_mean=estimate.mean_len,
+        output_len_error=estimate.mean_error,
     )
 
 

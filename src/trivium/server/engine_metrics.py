@@ -20,6 +20,8 @@ SINGLE: Mapping[str, tuple[str, str]] = {
     "num_waiting": ("requests_waiting", "Answers that wait for their first step"),
     "num_running": ("requests_running", "Answers that run"),
     "kv_waste": ("kv_waste_ratio", "Share of the used KV pages that holds no token yet"),
+    "output_len_mean": ("expected_output_tokens", "Output tokens of late answers: what admission expects of the next"),
+    "output_len_error": ("expected_output_error_tokens", "Mean distance of answers' lengths from what was expected"),
     "prefix_query_tokens_total": ("prefix_cache_query_tokens", "Prompt tokens looked up in the prefix cache"),
     "prefix_hit_tokens_total": ("prefix_cache_hit_tokens", "Prompt tokens found in the prefix cache"),
     "prompt_tokens_total": ("prompt_tokens", "Prompt tokens taken in"),

@@ -103,8 +103,9 @@ class AnswerFailedError(TriviumError):
 
     code = "engine_error"
 
-    def __init__(self, message: str, *, code: str | None = None) -> None:
+    def __init__(self, message: str, *, code: str | None = None, retry_after_s: float | None = None) -> None:
         super().__init__(message)
+        self.retry_after_s = retry_after_s
         if code is not None:
             self.code = code
             self.http_status = _STATUS_OF_CODE.get(code, self.http_status)
@@ -155,8 +156,8 @@ def error_body(error: BaseException) -> bytes:
 
 def error_headers(error: BaseException) -> list[tuple[bytes, bytes]]:
     """Headers that belong to an error, besides type and length."""
-    if isinstance(error, CapacityError):
-        return [(b"retry-after", str(max(1, math.ceil(error.retry_after_s))).encode())]
+    if (retry_after_s := getattr(error, "retry_after_s", None)) is not None:
+        return [(b"retry-after", str(max(1, math.ceil(retry_after_s))).encode())]
     if isinstance(error, EngineDeadError):
         return [(b"retry-after", b"5")]
     if isinstance(error, AuthenticationError):

@@ -50,6 +50,8 @@ async def _one_prompt(
         prompt.params,
         request_id=job.request_id(prompt_idx),
         cache_salt=job.cache_salt,
+        priority=job.priority,
+        tenant=job.tenant,
         deadline_s=job.timeout_s,
         on_news=on_news,
     )
@@ -71,7 +73,8 @@ def _check_end(delta: Delta) -> None:
         AnswerAbortedError: The engine ended the answer early.
     """
     if delta.finish_reason == FinishReason.ERROR:
-        raise AnswerFailedError(delta.error or "the engine ended the answer", code=delta.error_code)
+        told = delta.error or "the engine ended the answer"
+        raise AnswerFailedError(told, code=delta.error_code, retry_after_s=delta.retry_after_s)
     if delta.finish_reason == FinishReason.ABORT:
         raise AnswerAbortedError("the engine ended the answer early")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from starlette.types import Receive, Scope, Send
@@ -69,7 +70,7 @@ class GenerationRoute:
         service, visit = self._service, visit_of(scope)
         service.check_ready()
         body = await read_json_object(scope, receive, max_bytes=service.options.max_body_bytes)
-        job = await self._parse(service, body)
+        job = replace(await self._parse(service, body), tenant=visit.caller or _user_of(body))
         visit.answer_id, visit.prompt_tokens = job.job_id, job.prompt_tokens
         service.request_began(job, visit, scope["headers"])
         form = self._make_form(job, service.texts, created=int(time.time()), fingerprint=service.fingerprint)
@@ -91,6 +92,11 @@ class GenerationRoute:
                     raise
                 log_error(error, run.visit)
                 await events.close(event(error_body(error)))
+
+
+def _user_of(body: Mapping[str, Any]) -> str:
+    user = body.get("user")
+    return user if isinstance(user, str) else ""
 
 
 class _Run:

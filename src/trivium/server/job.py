@@ -55,6 +55,9 @@ class Job:
     returns_token_ids: bool = False
     skip_special_tokens: bool = True
     cache_salt: str = ""
+    priority: int = 0
+    tenant: str = ""
+    """Who asks, for fair shares: the name of the API key, or the request's `user` where there are no keys."""
     timeout_s: float | None = None
 
     @property
@@ -127,6 +130,7 @@ def new_job(
         returns_token_ids=values.get("return_token_ids", False),
         skip_special_tokens=params.skip_special_tokens,
         cache_salt=values.get("cache_salt", ""),
+        priority=values.get("priority", 0),
         timeout_s=values.get("timeout_s"),
     )
 

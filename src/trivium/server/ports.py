@@ -67,6 +67,8 @@ class EnginePort(Protocol):
         *,
         request_id: str,
         cache_salt: str = "",
+        priority: int = 0,
+        tenant: str = "",
         deadline_s: float | None = None,
         on_news: Callable[[Delta], bool] | None = None,
     ) -> AsyncIterator[Delta]:

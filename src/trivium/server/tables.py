@@ -92,6 +92,9 @@ _COMMON_FIELDS: Mapping[str, Field] = {
     "cache_salt": text(
         "Shares the prefix cache only with requests of the same salt.", max_chars=256, is_empty_allowed=False
     ),
+    "priority": count(
+        -INT31, INT31, "Smaller starts first, where requests are ordered by priority (--order priority); else only 0."
+    ),
     "timeout_s": number(0, 86400, "Seconds after which the request ends with an error.", above=0),
     "return_token_ids": flag("Report the token ids of prompt and answer."),
     "add_special_tokens": flag("Whether the tokenizer adds its special tokens to the prompt."),
@@ -125,7 +128,7 @@ CHAT_FIELDS: Mapping[str, Field] = {
 }
 
 _BOOKKEEPING: Mapping[str, str] = {
-    "user": "Names the end user for the operator's records; this server keeps none.",
+    "user": "Names the end user; without API keys, the tenant of --fair-share. This server keeps no records of it.",
     "metadata": "Labels for stored answers; this server stores none.",
     "store": "Whether to store the answer; this server stores none.",
     "service_tier": "Choice among price tiers; there is one.",
@@ -156,7 +159,6 @@ _UNSUPPORTED: Mapping[str, Unsupported] = {
     "regex": Unsupported(hint=_NO_CONSTRAINT),
     "ebnf": Unsupported(hint=_NO_CONSTRAINT),
     "grammar": Unsupported(("",), _NO_CONSTRAINT),
-    "priority": Unsupported(_ZERO, "requests run in order of arrival"),
     "spaces_between_special_tokens": Unsupported((True,)),
     "detokenize": Unsupported((True,)),
     "allowed_token_ids": Unsupported(hint="logit_bias can favour tokens"),

@@ -134,7 +134,7 @@ def test_errors_are_rebuilt_by_name(error: TriviumError, expected: type[TriviumE
 
 def _submit(params: SamplingParams, request_id: str | None = None) -> Submit:
     seeds = Random(7)  # noqa: S311
-    return new_submit([1], params, seeds, request_id=request_id, cache_salt="", priority=0, deadline_s=None)
+    return new_submit([1], params, seeds, request_id=request_id, cache_salt="", priority=0, tenant="", deadline_s=None)
 
 
 class _Engine:

@@ -198,8 +198,6 @@ UNSUPPORTED: list[tuple[str, str, Any]] = [
     ("complete", "spaces_between_special_tokens", False),
     ("complete", "logits_processors", ["x"]),
     ("complete", "lora", "x"),
-    ("complete", "priority", -1),
-    ("chat", "priority", 1.5),
     ("complete", "truncate_prompt_tokens", 5),
 ]
 
@@ -221,7 +219,7 @@ async def test_what_is_known_and_unsupported_is_refused_by_name(
     [
         ("chat", {"tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "modalities": ["text"]}),
         ("chat", {"tools": None, "tool_choice": "auto", "reasoning_effort": None, "functions": None, "echo": False}),
-        ("complete", {"suffix": "", "use_beam_search": False, "length_penalty": 1, "guided_json": None, "priority": 0}),
+        ("complete", {"suffix": "", "use_beam_search": False, "length_penalty": 1, "guided_json": None}),
         ("complete", {"temperature": None, "stop": None, "logit_bias": None, "stream": None, "n": None}),
     ],
 )
@@ -293,9 +291,10 @@ async def test_length_defaults_are_sixteen_for_completions_and_the_context_for_c
 
 
 async def test_extension_fields_reach_the_engine(site: Site) -> None:
-    await site.complete(cache_salt="tenant", timeout_s=1.5)
+    await site.complete(cache_salt="tenant", timeout_s=1.5, priority=-3, user="ann")
     request = site.engine.submitted[0]
     assert (request.cache_salt, request.deadline_s) == ("tenant", 1.5)
+    assert (request.priority, request.tenant) == (-3, "ann")
 
 
 def test_field_limits_agree_with_the_sampling_record() -> None:
