@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+import psutil
 
 from support.server_process import ServerProcess
 from support.tiny_engine import tiny_model
@@ -35,6 +38,29 @@ def test_prefixes_outlive_the_server(tmp_path: Path) -> None:
     assert sum(segment.num_pages for segment in list_segments(folder)) >= 6
     with ServerProcess(tiny_model(), *flags) as server:
         assert ask(server) == (cold[0], 96)
+
+
+def test_a_killed_engine_leaves_what_was_hot_to_the_next_one(tmp_path: Path) -> None:
+    flags = ("--kv-cache-memory", "1MiB", "--disk-cache", f"{tmp_path / 'kv'}:8MiB", "--served-model-name", "tiny")
+    with ServerProcess(tiny_model(), *flags) as server:
+        cold = ask(server)
+        assert ask(server) == (cold[0], 99)  # used twice: written as soon as nothing runs
+        until(lambda: sum(segment.num_pages for segment in list_segments(tmp_path / "kv")) >= 6)
+        engine = next(child for child in psutil.Process(server.pid).children() if "trivium.assembly" in child.cmdline())
+        engine.kill()
+        until(lambda: not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE)
+        server.wait_ready()
+        until(lambda: "trivium_engine_restarts_total 1.0" in httpx.get(f"{server.url}/metrics").text)
+        server.wait_ready()
+        assert ask(server) == (cold[0], 96)
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so, at most 20 s."""
+    end_s = time.monotonic() + 20.0
+    while not is_so():
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
 
 
 def test_a_second_server_on_the_directory_says_so_and_ends(tmp_path: Path) -> None:

@@ -144,10 +144,12 @@ class TiersBelow:
         approach.cached = {Tier.DEVICE: held_len}
         approach.imports = []
         fetch = approach.fetch
+        if fetch is not None:
+            self._tiers.worker.stop(fetch)
         if not length or fetch is None:
             return
         held_pages = held_len // self._page_len
-        approach.cached[Tier.DEVICE] = min(held_len, held_pages * self._page_len)
+        approach.cached[Tier.DEVICE] = held_pages * self._page_len
         for group, idx, page in self._cache.extend(holding, length):
             ref = PageRef(group, approach.keys[idx])
             approach.imports.append(Import(group, page, fetch.pages[ref]))

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 HOT_USES = 2
 """Requests that must have used a page, the one that computed it included, for it to be written ahead of time."""
 
+_MOST_HOT = 4096
+"""Pages that are remembered as worth writing; under load that never pauses the oldest are forgotten."""
+
 PlacedPage = tuple[int, "PageId", PageFacts]
 """(group, page, facts): where the bytes of a whole page lie in the pool."""
 _Known = tuple[int, "PageId", "PageRun", int]
@@ -44,7 +47,7 @@ class PageLedger:
         self._runs: list[dict[PageId, tuple[PageRun, int]]] = [{} for _ in range(num_groups)]
         self._uses: list[dict[PageId, int]] = [{} for _ in range(num_groups)]
         self._departed: list[_Known] = []
-        self._hot: deque[_Known] = deque()
+        self._hot: deque[_Known] = deque(maxlen=_MOST_HOT)
 
     # -- told by the index and the pools ----------------------------------------------------------------------
 

@@ -138,16 +138,22 @@ class TierWorker:
                 self._changed.notify_all()
         return fetch
 
-    def release(self, fetch: Fetch) -> None:
-        """Let go of a fetch, finished or not."""
+    def stop(self, fetch: Fetch) -> None:
+        """Read no more of a fetch; what was read stays until its release."""
         with self._changed:
             if fetch in self._fetches:
                 self._fetches.remove(fetch)
-            elif fetch.num_bytes:
-                self._fetched_bytes -= fetch.num_bytes
+                fetch.num_bytes = 0
             if self._begun is fetch:
                 self._begun = None
             fetch.is_pending = False
+            self._changed.notify_all()
+
+    def release(self, fetch: Fetch) -> None:
+        """Let go of a fetch, finished or not."""
+        self.stop(fetch)
+        with self._changed:
+            self._fetched_bytes -= fetch.num_bytes
             fetch.num_bytes = 0
             fetch.pages = {}
             self._changed.notify_all()

@@ -177,10 +177,13 @@ def test_pages_that_are_there_when_patience_ends_are_used(tmp_path: Path) -> Non
     while request.approach is None or request.approach.fetch is None or len(request.approach.fetch.pages) < 3:
         bench.tiers.worker.wait(0.1)
     assert bench.step() is None
+    fetch = request.approach.fetch
     bench.clock.advance(100.0)
     bench.step()
     assert request.cached_len == 12
     passed.release(100)
+    bench.tiers.worker.settle()
+    assert fetch.num_asked == 4, "the rest is not read"
     bench.run()
     assert output_of(request) == tokens_alone(full_spec(), PROMPT, 4)
     bench.tiers.close(bench.executor)
