@@ -59,8 +59,10 @@ class Approach:
     """Of its whole pages, as far as they were needed."""
     root: bytes = b""
     fetch: Fetch | None = None
-    from_page: int = 0
-    """First page that the fetch continues from."""
+    from_len: int = 0
+    """Tokens that the pool had when the fetch began."""
+    to_len: int = 0
+    """Tokens that it has with all pages of the fetch."""
     num_looks: int = 0
     patience_until_s: float | None = None
     """When it starts with what is there; set when it could have started first."""
@@ -109,22 +111,22 @@ class TiersBelow:
         approach, length = self._approach(request), 0
         fetch = approach.fetch or self._look(request, holding.pages, holding.cached_len, longest)
         while fetch is not None:
-            if fetch.is_pending and self._is_worth_waiting(approach, fetch):
+            if fetch.is_pending and holding.cached_len < approach.to_len and self._is_worth_waiting(approach):
                 self._recorder.hold(request, WaitReason.TIER)
                 return False
             length = self._reach(approach, fetch, holding, longest)
-            if length or holding.cached_len // self._page_len >= approach.from_page:
+            if length or holding.cached_len // self._page_len >= approach.from_len // self._page_len:
                 break
             fetch = self._look(request, holding.pages, holding.cached_len, longest)
         self._recorder.release(request)
         self._start(approach, holding, length)
         return True
 
-    def _is_worth_waiting(self, approach: Approach, fetch: Fetch) -> bool:
+    def _is_worth_waiting(self, approach: Approach) -> bool:
         now_s = self._clock.now_s()
         if approach.patience_until_s is None:
-            num_tokens = self._page_len * len(fetch.wanted) // len(self._groups)
-            approach.patience_until_s = now_s + self._tiers.rates.compute.seconds(num_tokens)
+            seconds = self._tiers.rates.compute.seconds(approach.to_len - approach.from_len)
+            approach.patience_until_s = now_s + seconds
         return now_s < approach.patience_until_s
 
     def _reach(self, approach: Approach, fetch: Fetch, holding: Holding, longest: int) -> int:
@@ -188,7 +190,7 @@ class TiersBelow:
         if not tiers.rates.is_reading_cheaper(num_bytes, length - held_len):
             return None
         approach.num_looks += 1
-        approach.from_page = held_len // self._page_len
+        approach.from_len, approach.to_len = held_len, length
         approach.fetch = tiers.fetch(wanted)
         return approach.fetch
 

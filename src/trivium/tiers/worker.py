@@ -260,8 +260,8 @@ class TierWorker:
             if content is None:
                 self.stats.num_missing += 1
             elif fetch.is_pending:
-                fetch.pages[facts.ref] = content
                 fetch.tiers[facts.ref] = tier or self._tier.name
+                fetch.pages[facts.ref] = content
             if content is None or fetch.num_asked == len(fetch.wanted):
                 fetch.is_pending = False
             if not fetch.is_pending and self._begun is fetch:

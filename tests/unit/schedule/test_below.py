@@ -13,6 +13,7 @@ from support.scripted_executor import tokens_alone
 from support.tiers import tiers_of
 from trivium.cache.spec import KVSpec
 from trivium.engine.stats import EngineStats
+from trivium.schedule.below import Approach
 from trivium.schedule.request import Request, RequestState
 from trivium.schedule.timeline import PreemptionKind, Tier, WaitReason
 from trivium.tiers.lower import LowerTiers
@@ -161,6 +162,24 @@ def test_patience_ends_after_the_time_that_computing_would_take(tmp_path: Path) 
     gate.open.set()
     bench.run()
     assert output_of(request) == tokens_alone(full_spec(), PROMPT, 4)
+    bench.tiers.close(bench.executor)
+
+
+def test_nobody_waits_for_pages_that_were_computed_meanwhile(tmp_path: Path) -> None:
+    bench = bench_with(tiers_of(full_spec(), disk=tmp_path / "kv"), pages=40)
+    ask(bench, "first", PROMPT)
+    fill(bench)
+    gate = Gate(bench.tiers)
+    waiting = make_request("waiting", PROMPT, max_tokens=2)
+    bench.scheduler.add(waiting)
+    assert bench.step() is None
+    twin = make_request("twin", PROMPT, max_tokens=1)
+    twin.approach = Approach(num_looks=99)  # as if it had given up
+    bench.scheduler.add(twin)
+    while waiting.state is not RequestState.FINISHED:
+        assert bench.step() is not None
+    assert waiting.cached_len == 39
+    gate.open.set()
     bench.tiers.close(bench.executor)
 
 
