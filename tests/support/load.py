@@ -9,11 +9,12 @@ stream      reads a stream to its end                                           
 whole       reads an answer to its end                                          the right texts
 leave       reads some of a stream, or nothing; then hangs up                   nothing more
 give up     waits for a while that it chose before, then hangs up               the right texts, or nothing more
+deadline    streams with a short `timeout_s`                                    the right texts, or one error
 break off   hangs up in the middle of its request                               nothing
 bad         sends a body that is no request                                     a refusal, at once
 ==========  ==================================================================  =====================================
 
-The first two may be turned away with 503 and a time to come back. Nothing else ends well.
+Whoever reads to the end may be turned away with 503 and a time to come back. Nothing else ends well.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import Any
 from support.sse import events, texts_by_index
 
 STALL_S = 300.0
-SHARES = {"stream": 40, "whole": 12, "leave": 20, "give up": 12, "break off": 6, "bad": 10}
+SHARES = {"stream": 32, "deadline": 8, "whole": 12, "leave": 20, "give up": 12, "break off": 6, "bad": 10}
 """How many of a hundred requests are of a kind."""
 BAD_BODIES: Sequence[bytes] = (
     b"{",
@@ -154,6 +155,21 @@ class Clients:
             return "left"
         return self._judge_stream(idx, Answer.parse(received))
 
+    async def _deadline(self, idx: int, drawn: random.Random, connection: Connection) -> str:
+        reader, writer = connection
+        timeout_s = 0.1 + drawn.random() * self.longest_wait_s
+        writer.write(post({**self.requests[idx], "stream": True, "timeout_s": timeout_s}))
+        answer = Answer.parse(await asyncio.wait_for(reader.read(), STALL_S))
+        if answer.status == HTTPStatus.GATEWAY_TIMEOUT:
+            errors = [json.loads(answer.body)["error"]]
+        else:
+            seen = events(answer.body) if answer.status == HTTPStatus.OK else []
+            errors = [event["error"] for event in seen if event != "[DONE]" and "error" in event]
+        if not errors:
+            return self._judge_stream(idx, answer)
+        assert [error["code"] for error in errors] == ["deadline_exceeded"], answer
+        return "late"
+
     async def _break_off(self, idx: int, drawn: random.Random, connection: Connection) -> str:
         _, writer = connection
         request = post({**self.requests[idx], "stream": True})
@@ -198,6 +214,7 @@ _KINDS: Mapping[str, Callable[[Clients, int, random.Random, Connection], Awaitab
     "whole": Clients._whole,
     "leave": Clients._leave,
     "give up": Clients._give_up,
+    "deadline": Clients._deadline,
     "break off": Clients._break_off,
     "bad": Clients._bad,
 }

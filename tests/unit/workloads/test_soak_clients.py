@@ -34,6 +34,7 @@ def http(status: int, body: str, **headers: str) -> bytes:
 
 GOOD_STREAM = stream(choice(0, "a"), choice(1, "c", "stop"), choice(0, "b", "length"))
 GOOD_WHOLE = whole(choice(0, "ab", "stop"), choice(1, "c", "length"))
+LATE = '{"error": {"message": "late", "code": "deadline_exceeded"}}'
 FULL = http(503, '{"error": {"message": "full"}}', retry_after="1")
 
 
@@ -60,6 +61,10 @@ async def tally_of(answer: bytes, shares: Mapping[str, int], num_requests: int =
         ("whole", GOOD_WHOLE, "right"),
         ("whole", FULL, "refused"),
         ("bad", http(400, '{"error": {"message": "no"}}'), "refused"),
+        ("deadline", GOOD_STREAM, "right"),
+        ("deadline", FULL, "refused"),
+        ("deadline", http(504, LATE), "late"),
+        ("deadline", stream(choice(0, "a"), ending=f"data: {LATE}\n\n"), "late"),
         ("leave", GOOD_STREAM, "left"),
         ("break off", b"", "left"),
     ],
@@ -84,6 +89,8 @@ async def test_what_ends_well_is_counted(kind: str, answer: bytes, ending: str) 
         ("stream", b""),
         ("whole", whole(choice(0, "ab", "stop"))),
         ("whole", whole(choice(0, "ab", "stop"), choice(1, "c", None))),
+        ("deadline", http(504, '{"error": {"code": "internal_error"}}')),
+        ("deadline", stream(choice(0, "ab", "stop"))),
         ("bad", GOOD_WHOLE),
         ("bad", FULL),
         ("bad", http(400, "{}")),
