@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trivium.base.errors import TriviumError
+from trivium.schedule.timeline import WAIT_MEANINGS
 from trivium.server import job, tables
 from trivium.server.auth import ADMIN_PATHS, OPEN_PATHS, OWNED_PREFIX
 from trivium.server.openapi import openapi_document
@@ -74,6 +75,10 @@ def sections() -> Iterator[str]:
     yield from ("", "## Errors", "", 'All have the shape `{"error": {"message", "type", "param", "code"}}`.', "")
     yield from table(
         ("code", "status"), sorted({(f"`{k.code}`", str(k.http_status)) for k in all_errors(TriviumError)})
+    )
+    yield from ("", "## Why answers wait", "", "Reasons in `/v1/requests`, in spans and in metrics.", "")
+    yield from table(
+        ("reason", "the answer waits because"), ((f"`{name}`", why) for name, why in WAIT_MEANINGS.items())
     )
     yield from ("", "## Metrics", "")
     yield "The last column is vLLM's name for the same; `--vllm-metric-names` shows it under that name too."

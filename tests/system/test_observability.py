@@ -137,6 +137,7 @@ def test_metrics_of_a_running_server_have_all_that_the_dashboard_shows(server: T
     body = server.complete(prompt="metrics", max_tokens=3, ignore_eos=True).json()
     timeline(server, body["id"])
     seen = {name.partition("{")[0] for name in server.metrics()}
+    seen |= set(re.findall(r"^# TYPE (\w+)", server.client.get("/metrics").text, re.MULTILINE))  # tiers: there are none
     assert set(re.findall(r"trivium_\w+", dashboard)) <= seen
     metrics = server.metrics()
     assert metrics["trivium_answer_seconds_count"] == metrics["trivium_queue_seconds_count"] >= 1

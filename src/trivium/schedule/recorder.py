@@ -51,7 +51,7 @@ class Recorder:
         self._clock = clock
         self._seconds = [0.0] * len(_REASONS)
         self._reason = WaitReason.STEP
-        self._since_s = clock.now_s()
+        self._born_s = self._since_s = clock.now_s()
         self._num_own: Counter[WaitReason] = Counter()
         self.waited_seconds: dict[WaitReason, float] = dict.fromkeys(WaitReason, 0.0)
         """Seconds by reason of all waits that have ended."""
@@ -62,8 +62,13 @@ class Recorder:
     # -- waiting ----------------------------------------------------------------------------------------------
 
     def arrived(self, request: Request) -> None:
-        """Begin a request's wait, which it has done since its arrival."""
-        self._wait_from(request, max(request.arrival_s, self._since_s))
+        """Begin a request's wait, which it has done since its arrival; one from before our time had another engine."""
+        arrived_s, since_s = request.arrival_s, max(request.arrival_s, self._since_s)
+        here_s = max(arrived_s, self._born_s)
+        earlier = {WaitReason.ENGINE: here_s - arrived_s, WaitReason.STEP: since_s - here_s}
+        self._wait_from(request, since_s)
+        if request.wait is not None:
+            request.wait.sums = {reason: seconds for reason, seconds in earlier.items() if seconds > 0.0}
 
     def undone(self, request: Request) -> None:
         """Note that a start's step was not executed; the request waits again."""

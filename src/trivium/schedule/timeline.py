@@ -32,6 +32,7 @@ class WaitReason(StrEnum):
     PREFIX = "prefix"
     BATCH = "batch"
     TIER = "tier"
+    ENGINE = "engine"
 
 
 WAIT_MEANINGS: dict[WaitReason, str] = {
@@ -43,6 +44,7 @@ WAIT_MEANINGS: dict[WaitReason, str] = {
     WaitReason.PREFIX: "a prefix that it shares was being computed for another request",
     WaitReason.BATCH: "a batch was running (admission static-batch), and nobody starts before it has ended",
     WaitReason.TIER: "its prefix was being read from a lower tier of the cache",
+    WaitReason.ENGINE: "an engine that died had it, until this one went on with it; its timeline begins anew here",
 }
 """What the reasons mean, for documents and messages."""
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from support.scheduling import Bench, full_spec, make_request
 from trivium.schedule.decision import ScheduledStep
+from trivium.schedule.recorder import Recorder
 from trivium.schedule.request import Request, RequestState
 from trivium.schedule.timeline import (
     MOST_CHUNKS,
@@ -141,6 +142,21 @@ def test_once_the_oldest_is_due_the_others_wait_for_their_turn() -> None:
     bench.run()
     assert WaitReason.ORDER in small.timeline.waited
     assert set(large.timeline.waited) == {WaitReason.STEP, WaitReason.PAGES}
+
+
+def test_a_request_that_an_earlier_engine_had_says_so() -> None:
+    bench = Bench(full_spec(), 64)
+    bench.clock.advance(10.0)
+    recorder = bench.scheduler.recorder = Recorder(bench.clock)
+    bench.scheduler._chooser.recorder = recorder
+    bench.clock.advance(1.0)
+    request = make_request("a", range(4))
+    request.arrival_s = 7.0
+    bench.scheduler.add(request)
+    bench.clock.advance(0.5)
+    tick(bench)
+    assert waited(request) == {"engine": 3.0, "step": 1.5}
+    assert request.timeline.starts[0].at_s == 4.5
 
 
 def test_every_reason_has_a_meaning() -> None:
