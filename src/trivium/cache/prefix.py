@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -99,6 +99,10 @@ class PrefixIndex(Protocol):
         """Tell `listener` from now on which full pages are stored and removed; before anything is stored."""
         ...
 
+    def namespaces(self) -> Iterable[tuple[Hashable, Sequence[Any]]]:
+        """Yield every namespace with the nodes that it has."""
+        ...
+
     def held_pages(self) -> Iterator[tuple[int, PageId]]:
         """Yield every held page once, as (group, page)."""
         ...
@@ -148,6 +152,10 @@ class NoPrefixIndex:
 
     def listen(self, listener: PageListener) -> None:
         """Have nothing to tell."""
+
+    def namespaces(self) -> Iterable[tuple[Hashable, Sequence[Any]]]:
+        """There are none."""
+        return ()
 
     def held_pages(self) -> Iterator[tuple[int, PageId]]:
         """Yield nothing."""

@@ -376,11 +376,13 @@ class RadixTree:
 
     def nodes(self) -> Iterator[RadixNode]:
         """Yield every node, roots included; not to be mutated."""
-        pending = list(self._roots.values())
-        while pending:
-            node = pending.pop()
-            yield node
-            pending.extend(node.children.values())
+        for root in self._roots.values():
+            yield from _below(root)
+
+    def namespaces(self) -> Iterator[tuple[Hashable, list[RadixNode]]]:
+        """Yield every namespace with its nodes, the root left out; not to be mutated."""
+        for namespace, root in self._roots.items():
+            yield namespace, [node for node in _below(root) if node is not root]
 
     def held_pages(self) -> Iterator[tuple[int, PageId]]:
         """Yield every held page once per owner, as (group, page)."""
@@ -405,6 +407,15 @@ class RadixTree:
                 )
             ]
         return problems
+
+
+def _below(node: RadixNode) -> Iterator[RadixNode]:
+    """Yield `node` and all nodes below it."""
+    pending = [node]
+    while pending:
+        last = pending.pop()
+        yield last
+        pending.extend(last.children.values())
 
 
 def _path_to(node: RadixNode, start: int) -> list[RadixNode]:

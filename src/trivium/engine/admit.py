@@ -48,6 +48,10 @@ class ModelLimits:
     takes_priority: bool = False
     """Whether requests are ordered by priority."""
 
+    def namespace_of(self, *, cache_salt: str, limit_len: int, weight_generation: int = 0) -> tuple[Hashable, ...]:
+        """Return the cache namespace of a request whose longest possible length is `limit_len`."""
+        return (*self.namespace, weight_generation, cache_salt, self.rope_variant(limit_len))
+
 
 @dataclass(slots=True, kw_only=True)
 class Answer:
@@ -91,7 +95,9 @@ def admit(message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: 
     filled = replace(params, seed=params.seed or 0, logprobs_mode=params.logprobs_mode or limits.logprobs_mode)
     bad_word_ids = tuple(tuple(map(TokenId, ids)) for word in params.bad_words for ids in limits.bad_word_ids(word))
     stops = StopTexts(params.stop)
-    namespace = (*limits.namespace, message.weight_generation, message.cache_salt, limits.rope_variant(limit_len))
+    namespace = limits.namespace_of(
+        cache_salt=message.cache_salt, limit_len=limit_len, weight_generation=message.weight_generation
+    )
     end_ids = _end_ids(params, limits)
     arrival_s = now_s - message.waited_s
     answers: list[Answer] = []

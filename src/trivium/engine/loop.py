@@ -15,10 +15,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from trivium.base.errors import DeadlineExceededError, InternalError, TriviumError, ensure
 from trivium.base.ids import FinishReason, RequestId
 from trivium.base.log import ROOT
+from trivium.cache.pins import PinRefusal
 from trivium.engine.admit import Answer, ModelLimits, admit
 from trivium.engine.messages import AnswerReport, Delta, Submit
 from trivium.engine.output import accepted, failed, read_step, sample_rows
@@ -276,6 +278,20 @@ class EngineLoop:
         self._scheduler.flush()
         return {"flushed": True}
 
+    def pin(
+        self, pin_id: str, prompt_ids: Sequence[int], cache_salt: str, ttl_s: float | None = None
+    ) -> dict[str, object]:
+        """Keep a cached prompt in the cache; says how many tokens of it, or why it is refused."""
+        namespace = self.limits.namespace_of(cache_salt=cache_salt, limit_len=len(prompt_ids))
+        made = self._scheduler.pin(pin_id, np.array(prompt_ids, np.int32), namespace, ttl_s)
+        if isinstance(made, PinRefusal):
+            return {"refused": made.reason, "is_final": made.is_final}
+        return {"tokens": made.holding.locked_len}
+
+    def unpin(self, pin_id: str) -> dict[str, object]:
+        """Let a pinned prompt go; says whether it was pinned."""
+        return {"unpinned": self._scheduler.pins.unpin(pin_id)}
+
     def answers(self, request_ids: Collection[str] | None = None) -> dict[str, object]:
         """Describe the open answers of some requests in full, or all in short; see `report.read_reports`."""
         return report_open(self._answers.values(), self._scheduler.recorder, request_ids)
@@ -292,6 +308,9 @@ class EngineLoop:
             "flush": self.flush,
             "info": lambda: self.info,
             "answers": self.answers,
+            "cache": self._scheduler.describe_cache,
+            "pin": self.pin,
+            "unpin": self.unpin,
             "reload": self.reload,
             "queued": lambda: {"request_ids": self.queued_requests()},
         }

@@ -7,15 +7,17 @@ waits for another's prefix in `look_ahead`, who makes room in `running`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count, takewhile
+from typing import TYPE_CHECKING
 
 from trivium.base.clock import Clock
 from trivium.base.errors import CapacityError, InternalError, InvalidParameterError, TriviumError, ensure
 from trivium.base.ids import FinishReason
 from trivium.cache.accounting import check
 from trivium.cache.kv_cache import KVCache
+from trivium.cache.pins import Pin, PinRefusal, Pins
 from trivium.cache.spec import KVSpec
 from trivium.config.limits import parse_weights
 from trivium.config.options import ScheduleOptions
@@ -34,11 +36,14 @@ from trivium.schedule.rate import DepartureRate
 from trivium.schedule.recorder import Recorder
 from trivium.schedule.request import Request, RequestState
 from trivium.schedule.running import RunningSet, StepDraft, computed_tokens
-from trivium.schedule.statistics import Counters, summarize
+from trivium.schedule.statistics import Counters, describe_cache, summarize
 from trivium.schedule.steady import SteadyBatch, is_steady
 from trivium.schedule.timeline import WaitReason
 from trivium.schedule.waiting import WaitingQueue
 from trivium.tiers.lower import LowerTiers
+
+if TYPE_CHECKING:
+    from trivium.schedule.step import Int32Array
 
 
 class Scheduler:
@@ -77,7 +82,10 @@ class Scheduler:
         """
         self._options = options
         self._cache = KVCache(spec, num_pages, prefix_cache=prefix_cache, eviction=eviction, clock=clock)
-        self._limits = Limits(spec, num_pages, max_model_len)
+        self._eviction = eviction
+        self.pins = Pins(self._cache, clock)
+        """Prefixes that stay."""
+        self._limits = Limits(spec, num_pages, max_model_len, self._pinned_len)
         self._max_rows = options.max_num_seqs if max_logit_rows is None else max_logit_rows
         self._clock = clock
         self.recorder = Recorder(clock)
@@ -237,6 +245,7 @@ class Scheduler:
 
     def _choose(self) -> ScheduledStep | None:
         self._steady = None
+        self.pins.expire()
         draft = StepDraft(self._options.max_num_batched_tokens, self._max_rows)
         self._chooser.choose(draft)
         for request, num_tokens, kind in self._running.preempted:
@@ -389,10 +398,29 @@ class Scheduler:
 
     def check(self) -> list[str]:
         """Re-derive by brute force who owns every page; return the differences, none when all is well."""
-        holdings = [request.held for request in self._running.requests]
+        holdings = [request.held for request in self._running.requests] + [pin.holding for pin in self.pins]
         problems = check(self._cache, holdings) + self._running.tables.problems(self._running.requests)
         problems += self._below.problems()
         return problems if self._look_ahead is None else problems + self._look_ahead.problems()
+
+    def _pinned_len(self, request: Request) -> int:
+        return self.pins.lost_len(request.known_array(), request.namespace) if self.pins else 0
+
+    def pin(self, pin_id: str, tokens: Int32Array, namespace: Hashable, ttl_s: float | None) -> Pin | PinRefusal:
+        """Keep a cached prefix, unless a request under way may then not get the memory that it was promised."""
+        made = self.pins.pin(pin_id, tokens, namespace, ttl_s)
+        if isinstance(made, Pin) and any(map(self._limits.outgrows, self._open_requests())):
+            self.pins.unpin(pin_id)
+            return PinRefusal("requests under way may need the memory; try again when they have ended", is_final=False)
+        return made
+
+    def _open_requests(self) -> Iterator[Request]:
+        yield from self._running.requests
+        yield from self._waiting.everyone()
+
+    def describe_cache(self) -> dict[str, object]:
+        """Describe the cache in full; see `statistics.describe_cache`."""
+        return describe_cache(self.stats(), self._cache, self.pins, self._running.requests, self._eviction)
 
     def stats(self) -> SchedulerStats:
         """Return counters since the start and the state now."""

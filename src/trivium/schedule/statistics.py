@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trivium.cache.census import count_namespaces, unused_bytes
 from trivium.cache.kv_cache import KVCache
+from trivium.cache.pins import Pins
 from trivium.schedule.decision import SchedulerStats
 from trivium.schedule.output_estimate import OutputEstimate
 from trivium.schedule.recorder import Recorder
@@ -76,3 +78,45 @@ def _waste(cache: KVCache, running: Sequence[Request]) -> float:
             slots += held * page_len * group.bytes_per_token
             unused += (len(pages) * page_len - request.computed_len) * group.bytes_per_token
     return unused / slots if slots else 0.0
+
+
+def describe_cache(
+    stats: SchedulerStats, cache: KVCache, pins: Pins, running: Sequence[Request], eviction: str
+) -> dict[str, object]:
+    """Describe a cache for people, as JSON-like values.
+
+    Cost: O(nodes of the prefix index).
+    """
+    namespaces = count_namespaces(cache)
+    page_len = cache.spec.page_len
+    wasted = unused_bytes(cache, [(each.computed_len, len(each.pages[0]) * page_len) for each in running])
+    reserved = sum(
+        (pool.num_pages - pool.num_free) * page_len * group.bytes_per_token
+        for group, pool in zip(cache.spec.groups, cache.pools, strict=True)
+    )
+    return {
+        "eviction": eviction,
+        "page_len": page_len,
+        "nodes": sum(int(str(each["nodes"])) for each in namespaces),
+        "tokens": sum(int(str(each["tokens"])) for each in namespaces),
+        "pages": {
+            "total": stats.pages_total,
+            "free": stats.pages_free,
+            "used": stats.pages_used,
+            "evictable": stats.pages_evictable,
+            "cached": stats.pages_cached,
+            "pinned": pins.num_pages,
+        },
+        "evicted_pages": stats.pages_evicted,
+        "queried_tokens": stats.queried_tokens,
+        "hit_tokens": stats.hit_tokens,
+        "hit_rate": stats.hit_tokens / stats.queried_tokens if stats.queried_tokens else 0.0,
+        "reserved_bytes": reserved,
+        "wasted_bytes": wasted,
+        "waste": wasted / reserved if reserved else 0.0,
+        "namespaces": namespaces,
+        "pins": [
+            {"pin_id": pin.pin_id, "tokens": pin.holding.locked_len, "expires_in_s": pins.expires_in_s(pin)}
+            for pin in pins
+        ],
+    }

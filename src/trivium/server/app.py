@@ -18,6 +18,7 @@ from trivium.base.clock import Clock, SystemClock
 from trivium.config.options import ServerOptions
 from trivium.server import chat, completions
 from trivium.server.auth import Doorkeeper
+from trivium.server.cache_routes import CacheRoutes
 from trivium.server.cors import Cors
 from trivium.server.errors import MethodNotAllowedError, RouteNotFoundError, error_body
 from trivium.server.gate import Gate
@@ -83,7 +84,7 @@ def build_app(
 
 
 def _routes(service: Service) -> list[Route]:
-    plain, requests = PlainRoutes(service), RequestRoutes(service)
+    plain, requests, cache = PlainRoutes(service), RequestRoutes(service), CacheRoutes(service)
 
     async def openapi(_: Request) -> Response:
         return Response(_openapi_bytes(), media_type="application/json")
@@ -105,8 +106,11 @@ def _routes(service: Service) -> list[Route]:
         Route("/metrics", plain.metrics),
         Route("/v1/requests", requests.list_open),
         Route("/v1/requests/{answer_id}", requests.one),
-        Route("/v1/cache/check", plain.check_cache),
-        Route("/v1/cache/flush", plain.flush_cache, methods=["POST"]),
+        Route("/v1/cache", cache.state),
+        Route("/v1/cache/check", cache.check),
+        Route("/v1/cache/flush", cache.flush, methods=["POST"]),
+        Route("/v1/cache/pin", cache.pin, methods=["POST"]),
+        Route("/v1/cache/unpin", cache.unpin, methods=["POST"]),
         Route("/v1/config/reload", plain.reload_config, methods=["POST"]),
         Route("/openapi.json", openapi),
     ]

@@ -20,7 +20,15 @@ OPEN_PATHS = frozenset({"/health", "/live"})
 """The only paths that answer without a key, spelled exactly so."""
 MIN_KEY_LEN = 8
 """Fewest characters of a key."""
-ADMIN_PATHS = frozenset({"/v1/cache/check", "/v1/cache/flush", "/v1/config/reload", "/v1/requests"})
+ADMIN_PATHS = frozenset({
+    "/v1/cache",
+    "/v1/cache/check",
+    "/v1/cache/flush",
+    "/v1/cache/pin",
+    "/v1/cache/unpin",
+    "/v1/config/reload",
+    "/v1/requests",
+})
 OWNED_PREFIX = "/v1/requests/"
 """Paths below it take an API key, whose own requests they show, or an admin key, for those of all."""
 

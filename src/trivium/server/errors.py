@@ -58,6 +58,13 @@ class RouteNotFoundError(RequestError):
     code = "not_found"
 
 
+class PinNotFoundError(RequestError):
+    """Nothing of that id is pinned in the cache."""
+
+    http_status = 404
+    code = "pin_not_found"
+
+
 class RequestNotFoundError(RequestError):
     """No request of that id is known to its asker."""
 

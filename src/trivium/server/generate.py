@@ -58,14 +58,14 @@ async def _one_prompt(
     async with _closing(stream):
         async for delta in stream:
             if delta.finish_reason is not None:
-                _check_end(delta)
+                check_end(delta)
                 num_open -= 1
             yield prompt_idx, delta
     if num_open:
         raise EngineDeadError("the engine ended the stream before the answer was complete")
 
 
-def _check_end(delta: Delta) -> None:
+def check_end(delta: Delta) -> None:
     """Raise the error that an answer ended with, if it did.
 
     Raises:

@@ -11,6 +11,7 @@ from trivium import __version__
 from trivium.server.auth import ADMIN_PATHS, OPEN_PATHS
 from trivium.server.fields import FieldTable
 from trivium.server.shapes import (
+    CacheState,
     Changes,
     ChatCompletion,
     Completion,
@@ -18,10 +19,12 @@ from trivium.server.shapes import (
     ErrorAnswer,
     ModelCard,
     ModelList,
+    PinMade,
+    PinRemoved,
     Text,
     Tokens,
 )
-from trivium.server.tables import CHAT, COMPLETIONS, DETOKENIZE, TOKENIZE
+from trivium.server.tables import CHAT, COMPLETIONS, DETOKENIZE, PIN, TOKENIZE, UNPIN
 from trivium.server.timeline_shapes import RequestList, RequestTimeline
 
 _RECORDS = (
@@ -33,6 +36,9 @@ _RECORDS = (
     Tokens,
     Text,
     Condition,
+    CacheState,
+    PinMade,
+    PinRemoved,
     RequestList,
     RequestTimeline,
     ErrorAnswer,
@@ -48,6 +54,8 @@ def openapi_document() -> dict[str, Any]:
         "ChatCompletionRequest": request_schema(CHAT, required=("model", "messages")),
         "TokenizeRequest": request_schema(TOKENIZE),
         "DetokenizeRequest": request_schema(DETOKENIZE, required=("tokens",)),
+        "PinRequest": request_schema(PIN),
+        "UnpinRequest": request_schema(UNPIN, required=("pin_id",)),
     }
     return {
         "openapi": "3.1.0",
@@ -88,6 +96,9 @@ def _paths() -> dict[str, dict[str, Any]]:
             "answer_id",
             _get("Show what happened to a request, to its sender or an admin", "RequestTimeline"),
         ),
+        "/v1/cache": _get("Describe what the prefix cache holds", "CacheState"),
+        "/v1/cache/pin": _post("Compute a prompt unless it is cached, and keep it cached", "PinRequest", "PinMade"),
+        "/v1/cache/unpin": _post("Let a pinned prompt go", "UnpinRequest", "PinRemoved"),
         "/v1/cache/check": _get("Derive anew who owns every page of KV memory; list the differences", None),
         "/v1/cache/flush": {"post": {"summary": "Forget unused cached prefixes", "responses": _responses(None)}},
         "/v1/config/reload": {

@@ -1,4 +1,4 @@
-"""The routes that generate nothing: models, tokens, health, version, metrics, cache."""
+"""The routes that generate nothing: models, tokens, health, version, metrics."""
 
 from __future__ import annotations
 
@@ -88,16 +88,6 @@ class PlainRoutes:
     async def metrics(self, _: Request) -> Response:
         """Write all metrics for Prometheus."""
         return Response(self._service.telemetry.render(), media_type=CONTENT_TYPE_LATEST)
-
-    async def check_cache(self, _: Request) -> Response:
-        """Derive by brute force who owns every page of KV memory, and list the differences: none when all is well."""
-        self._service.check_ready()
-        return _json(await self._service.engine.call("check"))
-
-    async def flush_cache(self, _: Request) -> Response:
-        """Forget every cached prefix that no running request uses."""
-        self._service.check_ready()
-        return _json(await self._service.engine.call("flush"))
 
     async def reload_config(self, _: Request) -> Response:
         """Read the options again, as SIGHUP does, and say what changed."""

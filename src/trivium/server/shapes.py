@@ -173,6 +173,77 @@ class Changes(msgspec.Struct, kw_only=True):
     """Those that keep their old values until the server is started again."""
 
 
+class PageCounts(msgspec.Struct, kw_only=True):
+    """KV pages over all groups."""
+
+    total: int
+    free: int
+    used: int
+    """In page tables of running requests, or pinned."""
+    evictable: int
+    """Cached, and used by nobody."""
+    cached: int
+    """In the prefix cache, used or not."""
+    pinned: int
+
+
+class NamespaceCounts(msgspec.Struct, kw_only=True):
+    """What is cached for one namespace: model, precision, salt and so on, told as a key that keeps the salt secret."""
+
+    namespace: str
+    nodes: int
+    tokens: int
+    pages: int
+
+
+class PinState(msgspec.Struct, kw_only=True):
+    """A prompt that stays cached."""
+
+    pin_id: str
+    tokens: int
+    expires_in_s: float | None
+
+
+class CacheState(msgspec.Struct, kw_only=True):
+    """Answer of `/v1/cache`."""
+
+    eviction: str
+    page_len: int
+    nodes: int
+    tokens: int
+    pages: PageCounts
+    evicted_pages: int
+    """Pages that cached prefixes gave up to make room, since the start."""
+    queried_tokens: int
+    """Prompt tokens of the requests that were started."""
+    hit_tokens: int
+    """Of these, tokens that came from the cache."""
+    hit_rate: float
+    reserved_bytes: int
+    """Of all pages that are not free."""
+    wasted_bytes: int
+    """Of these, bytes that hold no token which nothing else holds: ends of last pages, and copies of partial ones."""
+    waste: float
+    namespaces: list[NamespaceCounts]
+    pins: list[PinState]
+
+
+class PinMade(msgspec.Struct, kw_only=True):
+    """Answer of `/v1/cache/pin`."""
+
+    pin_id: str
+    prompt_tokens: int
+    pinned_tokens: int
+    """Tokens of whole pages, which stay."""
+
+
+class PinRemoved(msgspec.Struct, kw_only=True):
+    """Answer of `/v1/cache/unpin`."""
+
+    pin_id: str
+    unpinned: bool = True
+
+
 class ErrorDetail(msgspec.Struct):
     """What went wrong."""
 

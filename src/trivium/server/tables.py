@@ -244,3 +244,29 @@ DETOKENIZE = FieldTable(
     bookkeeping={},
     unsupported={},
 )
+
+PIN = FieldTable(
+    honoured={
+        "model": _COMMON_FIELDS["model"],
+        "prompt": whatever(
+            {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]}, "Text, or token ids."
+        ),
+        "messages": CHAT_FIELDS["messages"],
+        "add_special_tokens": _COMMON_FIELDS["add_special_tokens"],
+        "add_generation_prompt": CHAT_FIELDS["add_generation_prompt"],
+        "continue_final_message": CHAT_FIELDS["continue_final_message"],
+        "chat_template_kwargs": CHAT_FIELDS["chat_template_kwargs"],
+        "cache_salt": _COMMON_FIELDS["cache_salt"],
+        "ttl_s": number(
+            0, 366 * 86400, "Seconds after which the prompt may be evicted again; never unless given.", above=0
+        ),
+    },
+    bookkeeping={},
+    unsupported={},
+)
+
+UNPIN = FieldTable(
+    honoured={"pin_id": text("What /v1/cache/pin answered.", max_chars=256, is_empty_allowed=False)},
+    bookkeeping={},
+    unsupported={},
+)

@@ -1,0 +1,115 @@
+"""`/v1/cache` and below: what the prefix cache holds, and what is to stay there. All want an admin key.
+
+Whoever pins takes memory from everybody, and the counts tell what others have asked, so neither is for API keys.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trivium.base.errors import CapacityError, InvalidParameterError
+from trivium.config.sampling import SamplingParams
+from trivium.server.body import read_json_object
+from trivium.server.chat import prompt_ids
+from trivium.server.errors import PinNotFoundError
+from trivium.server.generate import check_end
+from trivium.server.job import check_prompt_ids, fit_to_context
+from trivium.server.service import Service
+from trivium.server.shapes import CacheState, PinMade, PinRemoved
+from trivium.server.tables import PIN, UNPIN
+
+_RETRY_AFTER_S = 5.0
+
+
+class CacheRoutes:
+    """Endpoint functions over one service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def state(self, _: Request) -> Response:
+        """Describe what the cache holds."""
+        self._service.check_ready()
+        return _json(msgspec.convert(await self._service.engine.call("cache"), CacheState))
+
+    async def check(self, _: Request) -> Response:
+        """Derive by brute force who owns every page of KV memory, and list the differences: none when all is well."""
+        self._service.check_ready()
+        return _json(await self._service.engine.call("check"))
+
+    async def flush(self, _: Request) -> Response:
+        """Forget every cached prefix that no running request uses, and that is not pinned."""
+        self._service.check_ready()
+        return _json(await self._service.engine.call("flush"))
+
+    async def pin(self, request: Request) -> Response:
+        """Compute a prompt unless it is cached, and keep it.
+
+        Raises:
+            InvalidParameterError: The prompt has no whole page, or is more than all pins may hold.
+            CapacityError: Too much is pinned already, or memory is too short to keep it.
+        """
+        service = self._service
+        service.check_ready()
+        values = PIN.read(await self._body(request))
+        if "model" in values:
+            service.served.check_name(values["model"])
+        ids = await self._ids(values)
+        pin_id, salt = f"pin-{uuid.uuid4().hex}", values.get("cache_salt", "")
+        await self._compute(ids, pin_id, salt)
+        asked = {"pin_id": pin_id, "prompt_ids": ids, "cache_salt": salt, "ttl_s": values.get("ttl_s")}
+        answer = await service.engine.call("pin", asked)
+        if "refused" in answer:
+            if answer["is_final"]:
+                raise InvalidParameterError(f"the prompt cannot be pinned: {answer['refused']}", param="prompt")
+            raise CapacityError(f"the prompt was not pinned: {answer['refused']}", retry_after_s=_RETRY_AFTER_S)
+        return _json(PinMade(pin_id=pin_id, prompt_tokens=len(ids), pinned_tokens=int(answer["tokens"])))
+
+    async def unpin(self, request: Request) -> Response:
+        """Let a pinned prompt go.
+
+        Raises:
+            PinNotFoundError: Nothing of that id is pinned.
+        """
+        self._service.check_ready()
+        values = UNPIN.read(await self._body(request))
+        if "pin_id" not in values:
+            raise InvalidParameterError("pin_id is missing; it is what /v1/cache/pin answered", param="pin_id")
+        answer = await self._service.engine.call("unpin", {"pin_id": values["pin_id"]})
+        if not answer["unpinned"]:
+            raise PinNotFoundError(f"no prompt is pinned as '{values['pin_id'][:80]}'; /v1/cache lists the pins")
+        return _json(PinRemoved(pin_id=values["pin_id"]))
+
+    async def _body(self, request: Request) -> Mapping[str, Any]:
+        return await read_json_object(request.scope, request.receive, max_bytes=self._service.options.max_body_bytes)
+
+    async def _ids(self, values: Mapping[str, Any]) -> list[int]:
+        service = self._service
+        if ("prompt" in values) == ("messages" in values):
+            raise InvalidParameterError("give either prompt or messages", param="prompt")
+        if "messages" in values:
+            return await prompt_ids(service, values)
+        if isinstance(values["prompt"], str):
+            adds_special = values.get("add_special_tokens", True)
+            (ids,) = await service.encode([values["prompt"]], add_special_tokens=adds_special)
+        else:
+            ids = values["prompt"]
+        check_prompt_ids("prompt", ids, service.vocab_size)
+        return list(ids)
+
+    async def _compute(self, ids: list[int], request_id: str, cache_salt: str) -> None:
+        """Run the prompt and draw nothing; what is cached of it costs nothing."""
+        params = SamplingParams(max_tokens=0, temperature=0)
+        fit_to_context(params, len(ids), context_len=self._service.context_len, default=None, param="prompt")
+        async for delta in self._service.engine.submit(ids, params, request_id=request_id, cache_salt=cache_salt):
+            check_end(delta)
+
+
+def _json(value: object) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")
