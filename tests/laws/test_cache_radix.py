@@ -73,9 +73,9 @@ class Follower:
         before = self.known[run.before][1] if run.first else ()
         assert run.first or run.before == root_key(run.namespace)
         for idx, key in enumerate(run.keys):
-            assert key not in self.known
             before = (*before, *run.tokens[idx * page_len : (idx + 1) * page_len].tolist())
-            self.known[key] = (run.namespace, before)
+            # Known already where a window had lost the page, and somebody has computed it again.
+            assert self.known.setdefault(key, (run.namespace, before)) == (run.namespace, before)
 
     def removed(self, run: PageRun) -> None:
         page_len = len(run.tokens) // len(run.keys)
