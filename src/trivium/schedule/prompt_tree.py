@@ -7,7 +7,8 @@ Knows requests and their known tokens; neither pages nor what is cached::
     a b c           request 3                           └─ request 3 ends here
     q               request 4             └─ [q] 1      ── request 4
 
-A node counts the requests below it and keeps its children ranked by that count, so that nothing is ever sorted anew.
+A node keeps its children ranked by the most requests that were ever below them at a time, so that nothing is sorted
+anew, and a branch that was begun is walked to its end before another becomes the busiest.
 """
 
 from __future__ import annotations
@@ -30,18 +31,20 @@ _EMPTY = np.zeros(0, np.int32)
 class _Node:
     """Tokens that all requests below have in common, behind those of the nodes above."""
 
-    __slots__ = ("below", "children", "ending", "parent", "ranked", "tokens")
+    __slots__ = ("below", "children", "ending", "most", "parent", "ranked", "tokens")
 
     def __init__(self, tokens: TokenArray, parent: _Node | None) -> None:
         self.tokens = tokens
         self.parent = parent
         self.below: dict[Request, None] = {}
         """Requests that run through this node or end in it, in the order in which they came."""
+        self.most = 0
+        """The most requests that were below at a time."""
         self.ending: dict[Request, None] = {}
         self.children: dict[int, _Node] = {}
         """By first token."""
         self.ranked: list[tuple[int, int]] = []
-        """(-requests below, first token) of every child, ascending."""
+        """(-most, first token) of every child, ascending."""
 
 
 class PromptTree:
@@ -89,10 +92,12 @@ class PromptTree:
         node: _Node | None = self._ends.pop(request)
         del node.ending[request]  # type: ignore[union-attr]
         while node is not None:
-            _uncount(node, request)
+            del node.below[request]
             if not node.below:
                 if node.parent is not None:
-                    del node.parent.children[int(node.tokens[0])]
+                    first = int(node.tokens[0])
+                    del node.parent.children[first]
+                    del node.parent.ranked[bisect_left(node.parent.ranked, (-node.most, first))]
                 else:
                     del self._roots[request.namespace]
             node = node.parent
@@ -138,24 +143,15 @@ class PromptTree:
 
 
 def _count(node: _Node, request: Request) -> None:
-    _rerank(node, +1)
+    """Enter a request below a node, which moves to its new place among its siblings."""
     node.below[request] = None
-
-
-def _uncount(node: _Node, request: Request) -> None:
-    _rerank(node, -1)
-    del node.below[request]
-
-
-def _rerank(node: _Node, change: int) -> None:
-    """Move a node to its new place among its siblings, before its count changes."""
-    if node.parent is None:
+    if node.parent is None or len(node.below) <= node.most:
         return
-    ranked, first, count = node.parent.ranked, int(node.tokens[0]), len(node.below)
-    if count:
-        del ranked[bisect_left(ranked, (-count, first))]
-    if count + change:
-        insort(ranked, (-count - change, first))
+    ranked, first = node.parent.ranked, int(node.tokens[0])
+    if node.most:
+        del ranked[bisect_left(ranked, (-node.most, first))]
+    node.most = len(node.below)
+    insort(ranked, (-node.most, first))
 
 
 def _split(node: _Node, at: int) -> _Node:
@@ -165,11 +161,12 @@ def _split(node: _Node, at: int) -> _Node:
     first = int(node.tokens[0])
     upper = _Node(node.tokens[:at], parent)
     upper.below = dict(node.below)
+    upper.most = node.most
     parent.children[first] = upper  # type: ignore[union-attr]
     node.tokens = node.tokens[at:]
     node.parent = upper
     upper.children[int(node.tokens[0])] = node
-    upper.ranked.append((-len(node.below), int(node.tokens[0])))
+    upper.ranked.append((-node.most, int(node.tokens[0])))
     return upper
 
 
