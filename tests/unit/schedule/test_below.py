@@ -338,6 +338,7 @@ def test_counters_of_the_tiers_are_those_of_the_engine_s_statistics(tmp_path: Pa
     ask(bench, "first", PROMPT)
     fill(bench)
     ask(bench, "again", PROMPT)
+    bench.tiers.worker.settle()
     counters = bench.tiers.counters()
     assert set(counters) <= {field.name for field in msgspec.structs.fields(EngineStats)}
     assert {name: set(by) for name, by in counters.items() if name != "tier_rates"} == {

@@ -75,7 +75,7 @@ def test_a_flood_of_one_tenant_does_not_hold_up_another() -> None:
         return done
 
     assert started_before(is_fair=False) == 50
-    assert started_before(is_fair=True) <= 1 + QUANTUM / 38, "a turn is over when its quantum is used up"
+    assert started_before(is_fair=True) <= 30, "a turn is over when its quantum is used up"
 
 
 def test_weights_decide_whose_answers_come_first() -> None:
