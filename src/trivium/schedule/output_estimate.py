@@ -13,6 +13,7 @@ server whose users ask for few tokens expects few.
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 
 _CLASSES_PER_OCTAVE = 4
 _NUM_CLASSES = 80
@@ -31,6 +32,8 @@ class OutputEstimate:
         self._unit = 1.0
         self._seen = 0
         self._error_sum = 0.0
+        self._means: list[float] = []
+        """By class, the mean length of ended answers of it and of longer ones; empty when it must be derived anew."""
 
     def learn(self, output_len: int) -> None:
         """Take an answer that has ended after `output_len` tokens.
@@ -45,6 +48,7 @@ class OutputEstimate:
         self._weights[at] += self._unit
         self._sums[at] += self._unit * output_len
         self._seen += 1
+        self._means = []
         if self._unit > 1e12:  # noqa: PLR2004 - long before it could overflow
             self._weights = [weight / self._unit for weight in self._weights]
             self._sums = [total / self._unit for total in self._sums]
@@ -53,15 +57,16 @@ class OutputEstimate:
     def expected_len(self, output_len: int) -> float | None:
         """Return the mean length of ended answers longer than `output_len`; `None` when too few have ended.
 
-        Cost: O(classes).
+        Cost: constant, O(classes) after an answer has ended.
         """
         if self._seen < _FEWEST:
             return None
-        first = _class_of(output_len + 1)
-        weight = sum(self._weights[first:])
-        if weight <= 0.0:
-            return float(output_len + 1)
-        return max(sum(self._sums[first:]) / weight, output_len + 1.0)
+        if not self._means:
+            weights = accumulate(reversed(self._weights))
+            sums = accumulate(reversed(self._sums))
+            means = [total / weight if weight else 0.0 for weight, total in zip(weights, sums, strict=True)]
+            self._means = means[::-1]
+        return max(self._means[_class_of(output_len + 1)], output_len + 1.0)
 
     @property
     def mean_len(self) -> float:
