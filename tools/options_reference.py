@@ -30,7 +30,8 @@ server or a benchmark is declared once; it has four names:
 | file (`--config`, `{CONFIG_VARIABLE}`) | the name, alone or under its section; YAML or TOML | `max_num_seqs: 16` |
 | Python | the name, as an argument of `LLM` or `AsyncLLM` (options of an engine) | `max_num_seqs=16` |
 
-Options that are *reloaded at SIGHUP* take the value of an edited file while the server runs.
+Options that are *reloaded at SIGHUP* take the value of an edited file while the server runs. *Advanced* ones are shown
+by `--help-all` only; `--help` shows the others, and how many these are.
 
 A flag outranks a variable, a variable the file, the file the default; `trivium config show` prints every value and
 where it came from. A switch is turned off by `--no-…`; a list is repeated or separated by commas; `none` is no value.
@@ -117,6 +118,7 @@ def default_of(option: Option) -> str:
 def escaped(option: Option) -> str:
     """Write a meaning so that it can stand in a table."""
     meaning = f"{option.meaning} Reloaded at SIGHUP." if option.is_reloadable else option.meaning
+    meaning = f"{meaning} *Advanced.*" if option.is_advanced else meaning
     return meaning.replace("|", "\\|").replace("<", "\\<").replace("*", "\\*")
 
 

@@ -53,12 +53,12 @@ def _signature(thing: Callable[..., object]) -> str:
 
 
 def cli_surface() -> str:
-    """The help of the program and of every command, at a fixed width."""
+    """The whole help (`--help-all`) of the program and of every command, at a fixed width."""
     from trivium.cli.program import COMMANDS  # noqa: PLC0415  (the command line imports a terminal library)
 
     families = sorted({command.words[0] for command in COMMANDS if len(command.words) > 1})
     commands = [(), *((family,) for family in families), *sorted(command.words for command in COMMANDS)]
-    return "\n".join(f"$ trivium {' '.join((*words, '--help'))}\n{_help(words)}" for words in commands)
+    return "\n".join(f"$ trivium {' '.join((*words, '--help-all'))}\n{_help(words)}" for words in commands)
 
 
 def _help(words: tuple[str, ...]) -> str:
@@ -67,7 +67,7 @@ def _help(words: tuple[str, ...]) -> str:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TRIVIUM_")}
     text = io.StringIO()
     with mock.patch.dict(os.environ, clean | WIDE_TERMINAL, clear=True), contextlib.redirect_stdout(text):
-        main([*words, "--help"])
+        main([*words, "--help-all"])
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+from trivium.config.record import ADVANCED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +27,7 @@ class WorkloadOptions:
     """Turns per conversation, for multi-turn."""
     prompts_file: Path | None = None
     """Text file (a prompt a line) or JSON lines with `prompt` or `messages`, for file; repeated when it is short."""
-    workload_seed: int = 0
+    workload_seed: int = field(default=0, metadata=ADVANCED)
     """Seed of the synthetic prompts and of arrival times."""
 
 
@@ -45,11 +47,11 @@ class ServeOptions:
     """Concurrencies to measure one after the other, instead of one."""
     rate: float | None = None
     """Mean arrivals per second (Poisson), however many are open already, instead of a fixed concurrency."""
-    ignore_eos: bool = True
+    ignore_eos: bool = field(default=True, metadata=ADVANCED)
     """Ask the server to generate to the full output length (an extension; turn off for servers that refuse it)."""
-    warm_up: int = 1
+    warm_up: int = field(default=1, metadata=ADVANCED)
     """Requests sent first and not counted."""
-    timeout_s: float = 600.0
+    timeout_s: float = field(default=600.0, metadata=ADVANCED)
     """Longest time of one request."""
 
 

@@ -15,7 +15,7 @@ from trivium.base.errors import ConfigError, RequestError
 from trivium.cli.flags import ConfigFile, GivenFlags, ModelName, flags_of, given_params, settle, without
 from trivium.cli.generate import chat_ids, open_llm, params_of
 from trivium.cli.terminal import fail, note, write
-from trivium.config.options import EngineOptions, LogOptions
+from trivium.config.options import CompileOptions, EngineOptions, LogOptions, ScheduleOptions
 from trivium.config.record import options_of
 from trivium.config.resolve import Settings
 from trivium.config.sampling import SamplingParams
@@ -31,7 +31,9 @@ UNANSWERABLE = ("n", "best_of", "logprobs", "prompt_logprobs", "prompt_logprob_s
 """Parameters of which a conversation in a terminal could show nothing."""
 
 
-@flags_of(SamplingParams, EngineOptions, without=("model",), hidden=UNANSWERABLE)
+@flags_of(
+    SamplingParams, EngineOptions, without=("model",), hidden=UNANSWERABLE, aside=(ScheduleOptions, CompileOptions)
+)
 def chat(
     model: ModelName = None,
     /,

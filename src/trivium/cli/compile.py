@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from trivium.base.errors import ConfigError
 from trivium.cli.flags import ConfigFile, flags_of, settle
 from trivium.cli.terminal import fetching, note, write, write_json
-from trivium.config.options import EngineOptions
+from trivium.config.options import EngineOptions, ScheduleOptions
 from trivium.config.sizes import format_bytes
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Compiled:
     packing_seconds: float
 
 
-@flags_of(EngineOptions, without=("model", "plan"))
+@flags_of(EngineOptions, without=("model", "plan"), aside=(ScheduleOptions,))
 def compile_models(
     *models: Annotated[str, Parameter(help="Models, as for serve; the default model when there is none.")],
     output: Annotated[

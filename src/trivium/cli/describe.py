@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from trivium.cli.flags import ConfigFile, ModelName, flags_of, settle
 from trivium.cli.terminal import fetching, table, write, write_json
-from trivium.config.options import EngineOptions
+from trivium.config.options import EngineOptions, ScheduleOptions
 from trivium.config.sizes import format_bytes
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _ELEMENT_BYTES = 4
 """K and V are kept in float32."""
 
 
-@flags_of(EngineOptions, without=("model",))
+@flags_of(EngineOptions, without=("model",), aside=(ScheduleOptions,))
 def describe(
     model: ModelName = None,
     /,

@@ -11,7 +11,7 @@ from trivium.base.errors import ConfigError, ModelError, PlanError
 from trivium.cli.flags import ConfigFile, flags_of, settle
 from trivium.cli.targets import PlanTarget, open_target
 from trivium.cli.terminal import note, write
-from trivium.config.options import EngineOptions
+from trivium.config.options import EngineOptions, ScheduleOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ _TOKENS = (1, 16, 64, 512)
 _ROUNDS = 7
 
 
-@flags_of(EngineOptions, without=("plan",))
+@flags_of(EngineOptions, without=("plan",), aside=(ScheduleOptions,))
 def explain(
     target: PlanTarget = None,
     /,

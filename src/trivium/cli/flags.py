@@ -15,6 +15,7 @@ from cyclopts import Group, Parameter
 
 from trivium.base import log
 from trivium.base.errors import ConfigError, InvalidParameterError
+from trivium.cli import pages
 from trivium.cli.terminal import note
 from trivium.config.options import ModelOptions
 from trivium.config.record import VERBATIM, Option, options_of
@@ -42,6 +43,7 @@ def flags_of(
     without: Collection[str] = (),
     only: Collection[str] | None = None,
     hidden: Collection[str] = (),
+    aside: Collection[type] = (),
 ) -> Callable[[F], F]:
     """Give a command, which takes `**flags`, a flag for every option of the records.
 
@@ -50,6 +52,7 @@ def flags_of(
         without: Options that get no flag, such as those that the command takes as an argument.
         only: The options that get a flag; all when `None`.
         hidden: Options whose flag is left out of the help, as the command refuses it.
+        aside: Records whose options are all advanced for this command.
     """
 
     def give(command: F) -> F:
@@ -57,11 +60,16 @@ def flags_of(
         own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
         taken = {parameter.name for parameter in own} | set(without)
         made: list[inspect.Parameter] = []
-        groups: dict[type, Group] = {}  # one heading per record, in their order
+        places: dict[type, int] = {}  # a heading per record, in their order, each before that of its advanced options
         for option in (option for record in records for option in options_of(record)):
             if option.name not in taken and (only is None or option.name in only):
                 taken.add(option.name)
-                group = groups.setdefault(option.record, Group(_heading(option.record), sort_key=100 + len(groups)))
+                place = 100 + 2 * places.setdefault(option.record, len(places))
+                heading = _heading(option.record)
+                if option.is_advanced or option.record in aside:
+                    group = Group(pages.advanced(heading), sort_key=place + 1)
+                else:
+                    group = Group(heading, sort_key=place)
                 made.append(_parameter(option, group, is_shown=option.name not in hidden))
         parameters = [*own, *made]
         command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

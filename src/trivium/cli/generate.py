@@ -13,7 +13,7 @@ from trivium.base.errors import ConfigError, InvalidParameterError
 from trivium.cli.flags import ConfigFile, ModelName, flags_of, given_params, settle, without
 from trivium.cli.orders import Order, read_orders
 from trivium.cli.terminal import fail, fetching, write, write_json
-from trivium.config.options import EngineOptions
+from trivium.config.options import CompileOptions, EngineOptions, ScheduleOptions
 from trivium.config.sampling import SamplingParams
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _IN_JSON_ONLY = ("logprobs", "prompt_logprobs", "prompt_logprob_start", "logprob
 """Parameters of what only the JSON form shows."""
 
 
-@flags_of(SamplingParams, EngineOptions, without=("model",))
+@flags_of(SamplingParams, EngineOptions, without=("model",), aside=(ScheduleOptions, CompileOptions))
 def generate(
     model: ModelName = None,
     /,

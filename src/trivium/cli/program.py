@@ -16,7 +16,8 @@ from cyclopts import App, CycloptsError, Group, UnusedCliTokensError
 
 from trivium import __version__
 from trivium.base.errors import ConfigError, ModelError, TriviumError
-from trivium.cli.terminal import fail
+from trivium.cli import pages
+from trivium.cli.terminal import fail, write
 
 OK, WENT_WRONG, CALLED_WRONGLY, INTERRUPTED = 0, 1, 2, 130
 
@@ -59,11 +60,12 @@ FAMILIES = {
     "bench": "Throughput and latency.",
 }
 
+_HELP_FLAGS = ("--help", "-h", pages.HELP_ALL)
 _EPILOGUE = "Every option is also a TRIVIUM_* variable and a key of a --config file; see `trivium config show`."
 
 
-def build_program() -> App:
-    """Make the command-line program; no command's module is imported yet."""
+def build_program(page: pages.HelpPage | None = None) -> App:
+    """Make the command-line program, with what draws its help; no command's module is imported yet."""
     groups = {name: Group(name, sort_key=place) for place, name in enumerate(GROUPS)}
     app = App(
         name="trivium",
@@ -71,17 +73,22 @@ def build_program() -> App:
         version=__version__,
         help_format="plaintext",
         help_epilogue=_EPILOGUE,
+        help_flags=_HELP_FLAGS,
+        help_formatter=page,
         exit_on_error=False,
         print_error=False,
         result_action="return_value",
     )
+    app["--help"].help = f"Display this message and exit; {pages.HELP_ALL} shows advanced options too."
     families: dict[str, App] = {}
     for command in COMMANDS:
         parent = app
         if len(command.words) > 1:
             family = command.words[0]
             if family not in families:
-                families[family] = App(name=family, help=FAMILIES[family], group=groups[command.group])
+                families[family] = App(
+                    name=family, help=FAMILIES[family], group=groups[command.group], help_flags=_HELP_FLAGS
+                )
                 app.command(families[family])
             parent = families[family]
         group = groups[command.group] if parent is app else None
@@ -97,8 +104,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Words after the program's name; those of the process when `None`.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    page = pages.HelpPage(is_whole=pages.HELP_ALL in words)
     try:
-        result = build_program()(words)
+        result = build_program(page)(words)
+        if page.num_left_out:
+            write(page.hint())
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else WENT_WRONG
     except (Exception, KeyboardInterrupt) as error:

@@ -10,7 +10,7 @@ from trivium.base.errors import ConfigError
 from trivium.cli.flags import ConfigFile, flags_of, settle
 from trivium.cli.targets import PlanTarget, open_target
 from trivium.cli.terminal import write, write_json
-from trivium.config.options import EngineOptions
+from trivium.config.options import EngineOptions, ScheduleOptions
 
 if TYPE_CHECKING:
     from trivium.assembly.verification import Verification
@@ -21,7 +21,7 @@ _FEWEST = 4
 _MOST = 64
 
 
-@flags_of(EngineOptions, without=("plan",))
+@flags_of(EngineOptions, without=("plan",), aside=(ScheduleOptions,))
 def verify(
     target: PlanTarget = None,
     /,

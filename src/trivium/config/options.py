@@ -2,6 +2,7 @@
 
 A field's default, type and docstring are also its command-line flag, its `TRIVIUM_*` variable, its key in a
 configuration file, and its row in the documentation, which says of those marked `RELOADABLE` that SIGHUP reloads them.
+Those marked `ADVANCED` are shown by `--help-all` only: what a first start needs comes first.
 `None` means "no limit" or "not set", as the docstring says; `"auto"` means "choose", and what was chosen is in
 `LLM.info`, in the start-up log and in `/v1/models`.
 """
@@ -11,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+from trivium.config.record import ADVANCED
 
 Auto = Literal["auto"]
 RELOADABLE = {"is_reloadable": True}
@@ -23,7 +26,7 @@ class ModelOptions:
 
     model: str = "smollm2"
     """Catalog name, directory in Hugging Face layout, .gguf file, or org/name on the hub."""
-    tokenizer: str | None = None
+    tokenizer: str | None = field(default=None, metadata=ADVANCED)
     """Directory or tokenizer.json to use instead of the model's own tokenizer."""
     chat_template: str | None = None
     """Jinja file, or template text, to use instead of the model's own chat template."""
@@ -47,9 +50,9 @@ class ExecutorOptions:
     weights: Literal["auto", "f32", "bf16", "int8", "int4"] = "auto"
     """Format in which weights are kept and multiplied: auto keeps the checkpoint's own; int8 and int4 are made at load,
     with a scale per 32 values, and lose precision."""
-    array_library: Literal["numpy", "torch"] = "numpy"
+    array_library: Literal["numpy", "torch"] = field(default="numpy", metadata=ADVANCED)
     """Array library of the reference executor; torch needs the hf extra."""
-    device: str = "cpu"
+    device: str = field(default="cpu", metadata=ADVANCED)
     """Device of the torch array library."""
     threads: int | None = None
     """Compute threads; by default one per usable core."""
@@ -59,7 +62,7 @@ class ExecutorOptions:
 class CompileOptions:
     """The compiled plan of the native executor."""
 
-    plan: Path | None = None
+    plan: Path | None = field(default=None, metadata=ADVANCED)
     """Directory of a plan to run, as trivium compile -o wrote it; by default it is found in the cache, or compiled."""
     tune: Literal["auto", "off", "quick", "full"] = "auto"
     """How long tactics are timed: quick up to 15 s, full up to 60 s, off not at all (what was timed before is used);
@@ -74,21 +77,21 @@ class CacheOptions:
     """KV memory as a size such as 512MiB or 2GB; overrides kv_cache_fraction."""
     kv_cache_fraction: float = 0.5
     """Share of the memory left to this process (cgroup limit less weights) that holds KV, 0 to 0.95."""
-    page_len: int = 16
+    page_len: int = field(default=16, metadata=ADVANCED)
     """Tokens per KV page, 1 to 256."""
     kv_cache_dtype: Literal["auto", "f32", "bf16", "int8"] = "auto"
     """Element type of KV memory; auto is bf16, and f32 for weights in f32. int8 has a scale per token and head."""
     prefix_cache: bool = True
     """Reuse the KV of shared prefixes, exact to the token."""
-    eviction: Literal["lru", "lfu", "slru", "fifo", "priority"] = "lru"
+    eviction: Literal["lru", "lfu", "slru", "fifo", "priority"] = field(default="lru", metadata=ADVANCED)
     """Which unused prefix goes first when memory runs short: lru the least recently used, lfu the least often found,
     slru one never found again, then the others, fifo the oldest, priority the lowest of cache_retention."""
     disk_cache: str | None = None
     """Directory and size, as PATH:GiB, of prefixes that are kept on disk: they outlive eviction and restarts. One
     server per directory."""
-    host_cache: str | None = None
+    host_cache: str | None = field(default=None, metadata=ADVANCED)
     """Host memory, such as 8GiB, for prefixes that a device's KV memory evicts; refused where the CPU executes."""
-    check_accounting: bool = False
+    check_accounting: bool = field(default=False, metadata=ADVANCED)
     """Re-derive the owner of every page after each step and report differences (slow; for debugging)."""
 
 
@@ -104,31 +107,33 @@ class ScheduleOptions:
     """Who starts next: srf (shortest remaining prefill; the oldest gets half of each step), fcfs (arrival), lpm
     (longest cached prefix), dfs (depth first through the tree of waiting prompts), hrrn (highest response ratio),
     priority (smaller numbers first)."""
-    aging_s: float = 30.0
+    aging_s: float = field(default=30.0, metadata=ADVANCED)
     """Seconds after which a waiting request is overtaken by nobody, whatever the order."""
-    admission: Literal["max-utilization", "guaranteed-no-evict", "static-batch"] = "max-utilization"
+    admission: Literal["max-utilization", "guaranteed-no-evict", "static-batch"] = field(
+        default="max-utilization", metadata=ADVANCED
+    )
     """When a request may start: when its prompt and what running ones are expected to grow by fit (one may have to make
     room later), when its longest answer fits beside theirs (it then runs to its end), or only in batches."""
-    preemption: Literal["recompute", "swap", "auto"] = "recompute"
+    preemption: Literal["recompute", "swap", "auto"] = field(default="recompute", metadata=ADVANCED)
     """How an answer that had to make room comes back: its KV is computed anew as far as the caches have lost it, or
     written at once to the disk or host cache and read back; auto: whichever is quicker by measured rates."""
-    look_ahead: bool = True
+    look_ahead: bool = field(default=True, metadata=ADVANCED)
     """Let requests that share a prefix wait until it was computed once."""
-    preempt_for_priority: bool = False
+    preempt_for_priority: bool = field(default=False, metadata=ADVANCED)
     """Let a waiting request of better priority take the place of running ones; needs order priority."""
-    fair_share: bool = False
+    fair_share: bool = field(default=False, metadata=ADVANCED)
     """Share computed tokens between tenants (API key, or the request's user) by weighted deficit round robin."""
-    tenant_weight: tuple[str, ...] = ()
+    tenant_weight: tuple[str, ...] = field(default=(), metadata=ADVANCED)
     """Weights of tenants for fair_share, as NAME=WEIGHT; 1 for those that are not named."""
     max_queue: int = field(default=1024, metadata=RELOADABLE)
     """Most answers that wait; more are refused with 503 and Retry-After."""
-    max_queue_wait: float | None = None
+    max_queue_wait: float | None = field(default=None, metadata=ADVANCED)
     """Most seconds that a request may wait for its start; then it ends with 503 and Retry-After."""
-    tpot_target: float | None = None
+    tpot_target: float | None = field(default=None, metadata=ADVANCED)
     """Seconds between two tokens of a running stream: prefills get only as many tokens of a step as keep it."""
-    ttft_target: float | None = None
+    ttft_target: float | None = field(default=None, metadata=ADVANCED)
     """Seconds from arrival to the first token; where tpot_target would miss it, prefills get more."""
-    logprobs_mode: Literal["raw", "processed"] = "raw"
+    logprobs_mode: Literal["raw", "processed"] = field(default="raw", metadata=ADVANCED)
     """Whether logprobs describe the model's distribution, or the one drawn from."""
     seed: int | None = None
     """Seed from which seeds are drawn for requests that bring none; by default the system's entropy."""
@@ -152,19 +157,19 @@ class ServerOptions:
     """Keys of the admin routes, as NAME=KEY or KEY; without any, admin routes are off."""
     cors_origin: tuple[str, ...] = field(default=(), metadata=RELOADABLE)
     """Origins that browsers may call from; none by default."""
-    max_body_bytes: int = field(default=16 * 1024 * 1024, metadata=RELOADABLE)
+    max_body_bytes: int = field(default=16 * 1024 * 1024, metadata=RELOADABLE | ADVANCED)
     """Largest request body."""
-    keep_alive_s: float = field(default=10.0, metadata=RELOADABLE)
+    keep_alive_s: float = field(default=10.0, metadata=RELOADABLE | ADVANCED)
     """Seconds of silence after which a stream gets an SSE comment."""
-    heartbeat_timeout_s: float = field(default=10.0, metadata=RELOADABLE)
+    heartbeat_timeout_s: float = field(default=10.0, metadata=RELOADABLE | ADVANCED)
     """Seconds without a sign of the engine's loop after which /health is no longer 200."""
-    drain_timeout_s: float = field(default=30.0, metadata=RELOADABLE)
+    drain_timeout_s: float = field(default=30.0, metadata=RELOADABLE | ADVANCED)
     """Seconds that running requests get after SIGTERM."""
-    otlp_endpoint: str | None = None
+    otlp_endpoint: str | None = field(default=None, metadata=ADVANCED)
     """OTLP/HTTP collector that gets a span per request, such as http://127.0.0.1:4318; needs the extra otel."""
-    vllm_metric_names: bool = False
+    vllm_metric_names: bool = field(default=False, metadata=ADVANCED)
     """Show metrics a second time under vLLM's names, for dashboards that were made for it."""
-    request_history: int = 1000
+    request_history: int = field(default=1000, metadata=ADVANCED)
     """Finished requests whose timelines GET /v1/requests/{id} still shows; 0 keeps none."""
     ssl_certfile: Path | None = None
     """TLS certificate chain (PEM)."""
@@ -186,9 +191,9 @@ class LogOptions:
 class TraceOptions:
     """What the engine writes down about its steps."""
 
-    trace_steps: Path | None = None
+    trace_steps: Path | None = field(default=None, metadata=ADVANCED)
     """File for what each step did and how long it took, to open in ui.perfetto.dev; an older one becomes FILE.1."""
-    trace_steps_bytes: int = 256 * 1024 * 1024
+    trace_steps_bytes: int = field(default=256 * 1024 * 1024, metadata=ADVANCED)
     """Most bytes of that file and FILE.1 together; the oldest steps are given up."""
 
 

@@ -20,6 +20,8 @@ SECRETS = frozenset({"api_key", "admin_key", "bench_api_key"})
 """Options whose values are never shown."""
 VERBATIM = frozenset({"stop", "bad_words"})
 """Options of many texts in which a comma is part of a text."""
+ADVANCED = {"is_advanced": True}
+"""Marks an option that a first start does not need: `--help` counts it, `--help-all` shows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,8 @@ class Option:
     """Its docstring."""
     is_reloadable: bool = False
     """Whether a running server takes a new value at SIGHUP."""
+    is_advanced: bool = False
+    """Whether help pages show it only when everything is asked for."""
 
     @property
     def flag(self) -> str:
@@ -99,6 +103,7 @@ def options_of(record: type) -> tuple[Option, ...]:
                 default=_default(field),
                 meaning=meanings.get(field.name, ""),
                 is_reloadable=bool(field.metadata.get("is_reloadable")),
+                is_advanced=bool(field.metadata.get("is_advanced")),
             )
         )
     return tuple(found)

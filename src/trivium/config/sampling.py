@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from trivium.base.errors import InvalidParameterError
+from trivium.config.record import ADVANCED
 from trivium.config.retention import MAX_RANGES, RangeRetention, Retention
 
 MAX_CHOICES = 128
@@ -28,7 +29,7 @@ class SamplingParams:
 
     n: int = 1
     """Number of answers to return, 1 to 128."""
-    best_of: int | None = None
+    best_of: int | None = field(default=None, metadata=ADVANCED)
     """Number of answers to draw, of which the `n` most likely are returned; `None` means `n`."""
     temperature: float = 1.0
     """Softmax temperature, 0 to 100; 0 takes the most likely token."""
@@ -38,48 +39,48 @@ class SamplingParams:
     """Keep the smallest set of tokens whose probability reaches p, 0 < p <= 1."""
     min_p: float = 0.0
     """Drop tokens less likely than p times the most likely one, 0 <= p <= 1."""
-    typical_p: float = 1.0
+    typical_p: float = field(default=1.0, metadata=ADVANCED)
     """Keep the most typical tokens (Meister et al. 2022) whose probability reaches p, 0 < p <= 1."""
     repetition_penalty: float = 1.0
     """Divide (or multiply, when negative) the logits of tokens seen in prompt or output; > 0, at most 100."""
-    presence_penalty: float = 0.0
+    presence_penalty: float = field(default=0.0, metadata=ADVANCED)
     """Subtract from the logits of tokens already generated, -2 to 2."""
-    frequency_penalty: float = 0.0
+    frequency_penalty: float = field(default=0.0, metadata=ADVANCED)
     """Subtract per occurrence from the logits of tokens already generated, -2 to 2."""
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logit_bias: Mapping[int, float] = field(default_factory=dict, metadata=ADVANCED)
     """Token id to a bias of -100 to 100, added to its logit."""
-    bad_words: tuple[str, ...] = ()
+    bad_words: tuple[str, ...] = field(default=(), metadata=ADVANCED)
     """Texts that may not be generated; the last token of each spelling is banned when the rest was generated."""
     seed: int | None = None
     """Seed of the random numbers, 0 to 2**64 - 1; the engine draws one when it is `None`."""
     max_tokens: int | None = None
     """Most tokens to generate; `None` means up to the context's end. 0 only scores the prompt."""
-    min_tokens: int = 0
+    min_tokens: int = field(default=0, metadata=ADVANCED)
     """Fewest tokens to generate before any end token or stop string may end the answer."""
     stop: tuple[str, ...] = ()
     """Texts that end the answer."""
-    stop_token_ids: tuple[int, ...] = ()
+    stop_token_ids: tuple[int, ...] = field(default=(), metadata=ADVANCED)
     """Tokens that end the answer, besides the model's own end tokens."""
-    include_stop_str_in_output: bool = False
+    include_stop_str_in_output: bool = field(default=False, metadata=ADVANCED)
     """Whether the stop text (or stop token's text) stays in the answer."""
-    ignore_eos: bool = False
+    ignore_eos: bool = field(default=False, metadata=ADVANCED)
     """Whether the model's end tokens are ordinary tokens."""
-    skip_special_tokens: bool = True
+    skip_special_tokens: bool = field(default=True, metadata=ADVANCED)
     """Whether special tokens are left out of the text."""
-    spaces_between_special_tokens: bool = True
+    spaces_between_special_tokens: bool = field(default=True, metadata=ADVANCED)
     """Accepted for vLLM's clients; only `True` is honoured."""
     logprobs: int | None = None
     """Report the drawn token's logprob and this many alternatives, 0 to 20."""
-    prompt_logprobs: int | None = None
+    prompt_logprobs: int | None = field(default=None, metadata=ADVANCED)
     """Report each prompt token's logprob and this many alternatives, 0 to 20."""
-    prompt_logprob_start: int = 0
+    prompt_logprob_start: int = field(default=0, metadata=ADVANCED)
     """First prompt position of which a logprob is wanted; needs `prompt_logprobs`."""
     cache_retention: tuple[RangeRetention, ...] = ()
     """Priorities with which KV of prompt tokens stays in the prefix cache, 64 ranges at most; a page has the highest of
     its tokens. Needs `--eviction priority`."""
     cache_retention_decode: Retention | None = None
     """Likewise for generated tokens."""
-    logprobs_mode: LogprobsMode | None = None
+    logprobs_mode: LogprobsMode | None = field(default=None, metadata=ADVANCED)
     """`raw` reports the model's own distribution, `processed` the one drawn from; `None` takes the server's. Needs
     `logprobs` or `prompt_logprobs`."""
 

@@ -12,6 +12,7 @@ from support.command_line import Run
 from trivium.base.errors import ConfigError
 from trivium.bench.options import ReportOptions, ServeOptions, WorkloadOptions
 from trivium.cli.flags import given_params
+from trivium.cli.program import COMMANDS, Command
 from trivium.config.options import EngineOptions, ServerOptions
 from trivium.config.record import options_of
 from trivium.config.sampling import SamplingParams
@@ -31,7 +32,7 @@ def squeezed(text: str) -> str:
     ids=["serve", "generate", "bench serve"],
 )
 def test_every_option_has_a_flag_with_its_docstring_and_default(trivium: Run, words: list[str], options: Any) -> None:
-    page = trivium(*words, "--help").out
+    page = trivium(*words, "--help-all").out
     for option in options:
         assert f"{option.flag} " in page
         text = squeezed(page)
@@ -79,16 +80,46 @@ def test_config_show_tells_where_each_value_comes_from(
     assert "hush" not in shown.out + shown.err
 
 
+def flags_on(page: str) -> set[str]:
+    """The flags that have a line of their own on a help page."""
+    return {line.split()[1] for line in page.splitlines() if line.startswith("│ --")}
+
+
+@pytest.mark.parametrize(
+    ("words", "options"), [(["serve"], OPTIONS), (["bench", "serve"], BENCH)], ids=["serve", "bench serve"]
+)
+def test_help_leaves_out_advanced_options_and_no_others(trivium: Run, words: list[str], options: Any) -> None:
+    few, all_ = (flags_on(trivium(*words, flag).out) for flag in ("--help", "--help-all"))
+    assert all_ - few == {option.flag for option in options if option.is_advanced}
+    assert few < all_
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command.words))
+def test_help_says_how_many_options_help_all_adds(trivium: Run, command: Command, monkeypatch: Any) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    few, all_ = (trivium(*command.words, flag).out for flag in ("--help", "--help-all"))
+    num_left_out = len(flags_on(all_) - flags_on(few))
+    hint = f"Advanced options that are not shown: {num_left_out}; --help-all shows them."
+    assert few.endswith(hint + "\n") == (num_left_out > 0)
+    assert "not shown" not in all_
+    assert len(flags_on(few)) <= 32
+    if num_left_out == 0:
+        assert few == all_
+
+
+def test_an_advanced_option_is_a_flag_like_others(trivium: Run) -> None:
+    shown = json.loads(trivium("config", "show", "--json", "--aging-s", "7").out)
+    assert shown["aging_s"] == {**shown["aging_s"], "value": 7.0, "origin": "--aging-s"}
+
+
 @pytest.mark.parametrize("words", [["serve"], ["chat"], ["generate"], ["doctor"], ["bench", "serve"]])
 def test_help_fits_80_columns_and_says_how_lists_are_written(
     trivium: Run, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    page = trivium(*words, "--help").out
+    page = trivium(*words, "--help-all").out
     assert max(map(len, page.splitlines())) <= 80
     assert ("Repeat the flag for several" in squeezed(page)) == (words != ["doctor"])
-    if words == ["serve"]:
-        assert sum(line.startswith("│ --") for line in page.splitlines()) <= 40
 
 
 def test_sampling_flags_become_parameters_of_their_types() -> None:
