@@ -19,7 +19,7 @@ import msgspec
 from trivium.base.errors import EngineDeadError, TemplateError, TriviumError
 from trivium.config.model import LayerConfig, ModelConfig, RopeConfig
 from trivium.config.sampling import SamplingParams
-from trivium.engine.messages import AnswerReport, Delta
+from trivium.engine.messages import AnswerReport, CacheNews, Delta
 from trivium.sampling.batch import TokenLogprobs
 from trivium.server.served import ServedModel
 
@@ -148,6 +148,7 @@ class FakeEngine:
         self.reports: list[AnswerReport] = []
         """What it says of its open answers."""
         self.tell_end: Callable[[AnswerReport], None] = lambda report: None
+        self.tell_cache: Callable[[CacheNews], None] = lambda news: None
         self.release = asyncio.Event()
         self.held = asyncio.Event()
         """Set when the first answer waits."""
@@ -177,6 +178,9 @@ class FakeEngine:
 
     def watch_ends(self, on_ended: Callable[[AnswerReport], None]) -> None:
         self.tell_end = on_ended
+
+    def watch_cache(self, on_news: Callable[[CacheNews], None]) -> None:
+        self.tell_cache = on_news
 
     async def submit(
         self,

@@ -15,11 +15,13 @@ from trivium.config.sizes import format_bytes
 
 if TYPE_CHECKING:
     from trivium.assembly.choice import ExecutorParts
+    from trivium.cache.spec import KVSpec
     from trivium.config.model import ModelConfig
     from trivium.engine.admit import ModelLimits
     from trivium.engine.loop import EngineLoop
     from trivium.runtime.executor import Executor
     from trivium.schedule.scheduler import Scheduler
+    from trivium.tiers.lower import LowerTiers
     from trivium.tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -89,6 +91,7 @@ def build_engine(
             "kv_tokens": budget.num_tokens,
             "kv_bytes": budget.num_bytes,
             **tier_info(options),
+            "kv_events": options.cache.kv_events,
             "weights": format_bytes(executor.weight_bytes),
             "load_seconds": round(time.perf_counter() - began_s, 3),
         },
@@ -96,7 +99,18 @@ def build_engine(
         check_accounting=options.cache.check_accounting,
         tiers=tiers,
     )
+    if options.cache.kv_events:
+        _follow_cache(loop, scheduler, tiers, spec)
     return _traced(options, loop, executor, scheduler)
+
+
+def _follow_cache(loop: EngineLoop, scheduler: Scheduler, tiers: LowerTiers | None, spec: KVSpec) -> None:
+    from trivium.engine.kv_events import KVEvents  # noqa: PLC0415  (only when asked for)
+
+    loop.kv_events = events = KVEvents(len(spec.groups), spec.page_len)
+    scheduler.follow_cache(events)
+    if tiers is not None:
+        tiers.worker.on_written = events.moved
 
 
 def _traced(options: EngineOptions, loop: EngineLoop, executor: Executor, scheduler: Scheduler) -> EngineLoop:

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 _SHOWN_KEY_CHARS = 16
 
 
+def show_namespace(namespace: Hashable) -> str:
+    """Return what people and routers see of a namespace: a hash, which does not tell its salt."""
+    return root_key(namespace).hex()[:_SHOWN_KEY_CHARS]
+
+
 def count_namespaces(cache: KVCache) -> list[dict[str, object]]:
     """Count nodes, tokens and pages of every namespace; the largest first.
 
@@ -31,7 +36,7 @@ def _count(namespace: Hashable, nodes: Iterable[RadixNode]) -> dict[str, object]
         num_tokens += node.end - node.start
         num_pages += sum(page != NO_PAGE for owned in node.pages for page in owned)
     return {
-        "namespace": root_key(namespace).hex()[:_SHOWN_KEY_CHARS],
+        "namespace": show_namespace(namespace),
         "nodes": num_nodes,
         "tokens": num_tokens,
         "pages": num_pages,

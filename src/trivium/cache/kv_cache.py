@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trivium.base.clock import Clock, SystemClock
@@ -23,6 +24,7 @@ from trivium.cache.spec import KVSpec
 from trivium.cache.window import first_needed
 
 if TYPE_CHECKING:
+    from trivium.cache.page_runs import PageFollower
     from trivium.cache.prefix import TokenArray
     from trivium.cache.retain import RetentionPlan
 
@@ -84,6 +86,16 @@ class KVCache:
         self.has_windows = bool(self._windows)
         self.num_evicted = 0
         """Pages that cached prefixes gave up to make room."""
+
+    def follow(self, follower: PageFollower) -> None:
+        """Tell `follower` from now on which pages the prefix index comes to hold, and which it drops.
+
+        Raises:
+            InternalError: Something is cached already, of which it would not know.
+        """
+        self.index.listen(follower)
+        for group, pool in enumerate(self.pools):
+            pool.on_drop.append(partial(follower.dropped, group))
 
     def open(self, tokens: TokenArray, namespace: Hashable, max_len: int, plan: RetentionPlan | None = None) -> Holding:
         """Start a holding with the longest cached prefix of `tokens`, at most `max_len` tokens.

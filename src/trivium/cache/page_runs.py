@@ -55,6 +55,14 @@ class PageListener(Protocol):
         ...
 
 
+class PageFollower(PageListener, Protocol):
+    """A listener that is told of every single page which leaves, also of those that only a window loses."""
+
+    def dropped(self, group: int, pages: Sequence[PageId]) -> None:
+        """Pages of one KV group leave the index, full or not; their bytes are still there."""
+        ...
+
+
 def enter_root(root: RadixNode) -> None:
     """Give a root its key; for the pages below, it stands where the key of a page before would."""
     root.keys = [root_key(root.namespace)]

@@ -54,8 +54,8 @@ class PagePool:
         """Pages that only the prefix index holds."""
         self.num_cached = 0
         """Pages that the prefix index holds, used or not."""
-        self.on_drop: Callable[[list[PageId]], None] | None = None
-        """Told of the pages that the prefix index drops, whose bytes are still there; set by whoever follows them."""
+        self.on_drop: list[Callable[[list[PageId]], None]] = []
+        """Told of the pages that the prefix index drops, whose bytes are still there."""
         self._awaited: dict[PageId, Any] = {}
         self._woken: list[Any] = []
 
@@ -191,8 +191,8 @@ class PagePool:
         ensure(len(unknown) == 0, f"pages {unknown.tolist()} leave the index and were not in it")
         self._is_cached[held] = False
         self.num_cached -= len(held)
-        if self.on_drop is not None:
-            self.on_drop(held.tolist())
+        for tell in self.on_drop:
+            tell(held.tolist())
         unused = held[self._users[held] == 0]
         self.num_evictable -= len(unused)
         self._free.extend(unused.tolist())

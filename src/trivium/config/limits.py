@@ -29,6 +29,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "port": (0, 65535),
     "max_body_bytes": (1024, _MAX_INT32),
     "request_history": (0, 1 << 20),
+    "kv_events_buffer": (1, 1 << 24),
     "trace_steps_bytes": (1 << 16, 1 << 40),
     "keep_alive_s": (0.1, 86400.0),
     "heartbeat_timeout_s": (0.1, 86400.0),
@@ -118,6 +119,11 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
         ("prefix_cache", "disk_cache", "host_cache"),
         lambda prefix_cache, disk, host: not prefix_cache and (disk is not None or host is not None),
         "disk_cache and host_cache keep what the prefix cache finds; leave them out, or leave the prefix cache on",
+    ),
+    Contradiction(
+        ("prefix_cache", "kv_events"),
+        lambda prefix_cache, tells: not prefix_cache and tells,
+        "kv_events tell what the prefix cache holds; leave them out, or leave the prefix cache on",
     ),
     Contradiction(
         ("preemption", "disk_cache", "host_cache"),

@@ -91,6 +91,8 @@ class CacheOptions:
     server per directory."""
     host_cache: str | None = field(default=None, metadata=ADVANCED)
     """Host memory, such as 8GiB, for prefixes that a device's KV memory evicts; refused where the CPU executes."""
+    kv_events: bool = field(default=False, metadata=ADVANCED)
+    """Tell routers what the prefix cache holds: GET /v1/cache/events, with an admin key."""
     check_accounting: bool = field(default=False, metadata=ADVANCED)
     """Re-derive the owner of every page after each step and report differences (slow; for debugging)."""
 
@@ -171,6 +173,8 @@ class ServerOptions:
     """Show metrics a second time under vLLM's names, for dashboards that were made for it."""
     request_history: int = field(default=1000, metadata=ADVANCED)
     """Finished requests whose timelines GET /v1/requests/{id} still shows; 0 keeps none."""
+    kv_events_buffer: int = field(default=10_000, metadata=ADVANCED)
+    """Records of kv_events that can be read again with ?since=; older ones are reported as missed."""
     ssl_certfile: Path | None = None
     """TLS certificate chain (PEM)."""
     ssl_keyfile: Path | None = None

@@ -149,9 +149,12 @@ def options_from(values: Mapping[str, Any]) -> EngineOptions:
     """Make engine options from option names and values, as `LLM` takes them; reads no file and no environment.
 
     Raises:
-        ConfigError: A name is unknown, or a value is not one that its option can have.
+        ConfigError: A name is unknown, a value is not one that its option can have, or only servers have the option.
     """
-    return resolve((EngineOptions,), arguments=values, environ={}).build(EngineOptions)
+    options = resolve((EngineOptions,), arguments=values, environ={}).build(EngineOptions)
+    if options.cache.kv_events:
+        raise ConfigError("only servers have somebody to tell kv_events; leave them out, or use trivium serve")
+    return options
 
 
 def _known(known: Mapping[str, Option], name: str, origin: str) -> Option:

@@ -27,6 +27,7 @@ from trivium.engine.incarnation import Incarnation
 from trivium.engine.messages import (
     Abort,
     AnswerReport,
+    CacheNews,
     Delta,
     Deltas,
     Drain,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OnEnded = Callable[[AnswerReport], None]
+OnCacheNews = Callable[[CacheNews], None]
 
 _WATCH_S = 0.2
 _BACKOFF_S = (0.0, 0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -97,6 +99,7 @@ class EngineClient:
         self._timeout_s = heartbeat_timeout_s
         self._on_progress = on_progress
         self._on_ended: OnEnded | None = None
+        self._on_cache_news: OnCacheNews = lambda news: None
         self._streams = StreamTable()
         self._replay = Replay(self._streams, max_held)
         self._calls = CallTable()
@@ -134,6 +137,10 @@ class EngineClient:
     def watch_ends(self, on_ended: OnEnded) -> None:
         """Tell `on_ended` of every answer that ends, aborted ones included, before its last news are read."""
         self._on_ended = on_ended
+
+    def watch_cache(self, on_news: OnCacheNews) -> None:
+        """Tell `on_news` what happens to the prefix cache, where the engine's options ask for it (`kv_events`)."""
+        self._on_cache_news = on_news
 
     async def start(self) -> None:
         """Start the engine process; returns before it is ready."""
@@ -311,6 +318,8 @@ class EngineClient:
         match message:
             case Deltas():
                 self._deliver(message)
+            case CacheNews():
+                self._on_cache_news(message)
             case Refused():
                 self._streams.refuse(message)
                 self._replay.advance()

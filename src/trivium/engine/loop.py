@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from trivium.base.clock import Clock
     from trivium.config.sampling import SamplingParams
     from trivium.engine.journal import Journal
+    from trivium.engine.kv_events import KVEvents
     from trivium.engine.step_trace import StepTrace
     from trivium.runtime.executor import Executor
     from trivium.schedule.decision import ScheduledStep
@@ -82,6 +83,8 @@ class EngineLoop:
         self._last_step: tuple[ScheduledStep | None, list[Answer]] = (None, [])
         self.trace: StepTrace | None = None
         """Where its steps are written down, if anywhere."""
+        self.kv_events: KVEvents | None = None
+        """What happens to the prefix cache, where it is to be told."""
         self._stats = EngineStats()
         self._times = StepTimes(self._stats)
         self.journal: Journal | None = None
@@ -276,6 +279,8 @@ class EngineLoop:
     def flush(self) -> dict[str, object]:
         """Forget every cached prefix that no running request uses."""
         self._scheduler.flush()
+        if self.kv_events is not None and self._tiers is not None:
+            self.kv_events.cleared(self._tiers.stats())
         return {"flushed": True}
 
     def pin(

@@ -7,6 +7,8 @@ A `Submit` that says what was delivered so far suffices to continue a request el
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from trivium.config.sampling import SamplingParams
@@ -134,6 +136,35 @@ class Deltas(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Answers that ended since the last message, aborted ones included; known before their last delta is read."""
 
 
+class CacheEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the prefix cache has come to hold, or has lost; keys are those of `cache.page_keys`, in hex."""
+
+    kind: Literal["stored", "removed", "tier_moved", "cleared"]
+    """`tier_moved`: a tier below has a copy; `cleared`: the medium holds nothing any more, but what is told after."""
+    time_s: float
+    """Unix time."""
+    medium: str
+    """`device` (KV memory), `host` or `disk`."""
+    group: int | None = None
+    """KV group; none where all are meant."""
+    namespace: str | None = None
+    """Hash of the namespace, as `GET /v1/cache` shows it."""
+    parent_key: str | None = None
+    """Key of the page before the first."""
+    page_keys: list[str] = []
+    """Of consecutive pages where they are stored, else of pages in any order."""
+    token_ids: list[int] = []
+    """[len(page_keys) * page_len] where they are stored, else none."""
+    page_len: int = 0
+
+
+class CacheNews(msgspec.Struct, frozen=True, tag=True):
+    """What happened to the prefix cache since the last message of this kind; sent where `kv_events` asks for it."""
+
+    epoch: int
+    events: list[CacheEvent]
+
+
 class Refused(msgspec.Struct, frozen=True, tag=True):
     """A request never started."""
 
@@ -189,4 +220,4 @@ class Fatal(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
-FromEngine = Deltas | Refused | Reply | Loading | Ready | Heartbeat | Fatal
+FromEngine = Deltas | CacheNews | Refused | Reply | Loading | Ready | Heartbeat | Fatal

@@ -23,6 +23,7 @@ from trivium.engine.journal import Journal
 from trivium.engine.loop import EngineLoop
 from trivium.engine.messages import (
     Abort,
+    CacheNews,
     Call,
     Deltas,
     Drain,
@@ -126,6 +127,8 @@ class EngineProcess:
             ended = loop.take_ended()
             if news or ended:
                 self._send(Deltas(self._epoch, news, ended))
+            if loop.kv_events is not None and (told := loop.kv_events.take()):
+                self._send(CacheNews(self._epoch, told))
 
     def _take_messages(self, loop: EngineLoop, wait_ms: int) -> bool:
         """Take what has arrived; returns whether anything had."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -86,9 +85,7 @@ class TiersBelow:
         self._preemption = preemption
         self._page_len = cache.spec.page_len
         self._groups = range(len(cache.spec.groups))
-        cache.index.listen(tiers.ledger)
-        for group, pool in enumerate(cache.pools):
-            pool.on_drop = partial(tiers.ledger.dropped, group)
+        cache.follow(tiers.ledger)
 
     # -- before a start ---------------------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ from trivium.schedule.waiting import WaitingQueue
 from trivium.tiers.lower import LowerTiers
 
 if TYPE_CHECKING:
+    from trivium.cache.page_runs import PageFollower
     from trivium.schedule.step import Int32Array
 
 
@@ -390,6 +391,10 @@ class Scheduler:
 
     def _cached_len(self, request: Request) -> int:
         return self._cache.index.match_len(request.known_array(), request.namespace, longest_hit(request))
+
+    def follow_cache(self, follower: PageFollower) -> None:
+        """Tell `follower` what the prefix index holds; to be called before the first request."""
+        self._cache.follow(follower)
 
     def flush(self) -> None:
         """Drop all cached KV that no running request uses."""

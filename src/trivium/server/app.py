@@ -108,6 +108,7 @@ def _routes(service: Service) -> list[Route]:
         Route("/v1/requests/{answer_id}", requests.one),
         Route("/v1/cache", cache.state),
         Route("/v1/cache/check", cache.check),
+        Route("/v1/cache/events", cache.events),
         Route("/v1/cache/flush", cache.flush, methods=["POST"]),
         Route("/v1/cache/pin", cache.pin, methods=["POST"]),
         Route("/v1/cache/unpin", cache.unpin, methods=["POST"]),

@@ -23,6 +23,7 @@ MIN_KEY_LEN = 8
 ADMIN_PATHS = frozenset({
     "/v1/cache",
     "/v1/cache/check",
+    "/v1/cache/events",
     "/v1/cache/flush",
     "/v1/cache/pin",
     "/v1/cache/unpin",

@@ -5,19 +5,20 @@ Whoever pins takes memory from everybody, and the counts tell what others have a
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from trivium.base.errors import CapacityError, InvalidParameterError
 from trivium.config.sampling import SamplingParams
 from trivium.server.body import read_json_object
 from trivium.server.chat import prompt_ids
-from trivium.server.errors import PinNotFoundError
+from trivium.server.errors import KVEventsOffError, PinNotFoundError
 from trivium.server.generate import check_end
 from trivium.server.job import check_prompt_ids, fit_to_context
 from trivium.server.service import Service
@@ -25,6 +26,8 @@ from trivium.server.shapes import CacheState, PinMade, PinRemoved
 from trivium.server.tables import PIN, UNPIN
 
 _RETRY_AFTER_S = 5.0
+_NUMBER = re.compile(r"[0-9]{1,18}")
+_STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 class CacheRoutes:
@@ -47,6 +50,24 @@ class CacheRoutes:
         """Forget every cached prefix that no running request uses, and that is not pinned."""
         self._service.check_ready()
         return _json(await self._service.engine.call("flush"))
+
+    async def events(self, request: Request) -> Response:
+        """Stream what happens to the cache, from `?since=` on.
+
+        Raises:
+            KVEventsOffError: The engine does not tell.
+            InvalidParameterError: `since` is no number of a record.
+        """
+        service = self._service
+        service.check_ready()
+        if not service.engine.status().info.get("kv_events"):
+            raise KVEventsOffError("KV events are off; start the server with --kv-events")
+        given = request.query_params.get("since")
+        if given is not None and not _NUMBER.fullmatch(given):
+            raise InvalidParameterError(f"since is '{given[:20]}'; it must be a whole number", param="since")
+        since = service.kv_events.check(None if given is None else int(given))
+        stream = service.kv_events.follow(since, keep_alive_s=service.options.keep_alive_s)
+        return StreamingResponse(stream, media_type="text/event-stream", headers=_STREAM_HEADERS)
 
     async def pin(self, request: Request) -> Response:
         """Compute a prompt unless it is cached, and keep it.

@@ -58,6 +58,13 @@ class RouteNotFoundError(RequestError):
     code = "not_found"
 
 
+class KVEventsOffError(RequestError):
+    """The engine was not told to say what happens to its cache."""
+
+    http_status = 404
+    code = "kv_events_off"
+
+
 class PinNotFoundError(RequestError):
     """Nothing of that id is pinned in the cache."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Container, Coroutine
+from collections.abc import Callable, Container, Coroutine
 from typing import Any, TypeVar
 
 from starlette.types import Receive
@@ -33,6 +33,8 @@ class OpenJobs:
         self._is_empty = asyncio.Event()
         self._is_empty.set()
         self.is_accepting = True
+        self.on_stop: list[Callable[[], None]] = []
+        """Called when no job is accepted any more: what ends streams that are no jobs."""
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -40,6 +42,8 @@ class OpenJobs:
     def stop_accepting(self) -> None:
         """Refuse every new job from now on."""
         self.is_accepting = False
+        for tell in self.on_stop:
+            tell()
 
     def fail_all(self, error: TriviumError) -> None:
         """End every job with an error."""

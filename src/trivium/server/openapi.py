@@ -100,6 +100,7 @@ def _paths() -> dict[str, dict[str, Any]]:
         "/v1/cache/pin": _post("Compute a prompt unless it is cached, and keep it cached", "PinRequest", "PinMade"),
         "/v1/cache/unpin": _post("Let a pinned prompt go", "UnpinRequest", "PinRemoved"),
         "/v1/cache/check": _get("Derive anew who owns every page of KV memory; list the differences", None),
+        "/v1/cache/events": _events("Follow what the prefix cache comes to hold and loses; needs --kv-events"),
         "/v1/cache/flush": {"post": {"summary": "Forget unused cached prefixes", "responses": _responses(None)}},
         "/v1/config/reload": {
             "post": {"summary": "Read the options again, as SIGHUP does", "responses": _responses("Changes")}
@@ -110,6 +111,13 @@ def _paths() -> dict[str, dict[str, Any]]:
 
 def _get(summary: str, answer: str | None) -> dict[str, Any]:
     return {"get": {"summary": summary, "responses": _responses(answer)}}
+
+
+def _events(summary: str) -> dict[str, Any]:
+    operation = _get(summary, None)
+    operation["get"]["responses"]["200"]["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
+    since = {"name": "since", "in": "query", "schema": {"type": "integer"}}
+    return {**operation, "parameters": [{**since, "description": "The seq of the last record that was read."}]}
 
 
 def _post(summary: str, request: str, answer: str, *, streams: bool = False) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from trivium.config.sampling import SamplingParams
-from trivium.engine.messages import AnswerReport, Delta
+from trivium.engine.messages import AnswerReport, CacheNews, Delta
 
 
 class StatusPort(Protocol):
@@ -95,6 +95,10 @@ class EnginePort(Protocol):
 
     def watch_ends(self, on_ended: Callable[[AnswerReport], None]) -> None:
         """Tell `on_ended` of every answer that ends, aborted ones included, before its last news are yielded."""
+        ...
+
+    def watch_cache(self, on_news: Callable[[CacheNews], None]) -> None:
+        """Tell `on_news` what happens to the prefix cache, where the engine was told to say so."""
         ...
 
 

@@ -14,6 +14,7 @@ from trivium.engine.messages import AnswerReport
 from trivium.server.auth import Doorkeeper
 from trivium.server.errors import NotReadyError, ShuttingDownError
 from trivium.server.job import Job
+from trivium.server.kv_events import EventBuffer
 from trivium.server.open_jobs import OpenJobs
 from trivium.server.ports import ChatTemplatePort, EnginePort, TokenizerPort
 from trivium.server.request_log import RequestLog, RequestRecord
@@ -47,12 +48,16 @@ class Service:
     """Reads the options again; raises `ConfigError`. `None` where there is nothing to read."""
     texts: TokenTexts = field(init=False)
     requests: RequestLog = field(init=False)
+    kv_events: EventBuffer = field(init=False)
     tracing: Tracing | None = None
 
     def __post_init__(self) -> None:
         self.texts = TokenTexts(self.tokenizer)
         self.requests = RequestLog(self.clock, history=self.options.request_history)
+        self.kv_events = EventBuffer(self.options.kv_events_buffer)
+        self.jobs.on_stop.append(self.kv_events.close)
         self.engine.watch_ends(self._answer_ended)
+        self.engine.watch_cache(self.kv_events.add)
 
     def _answer_ended(self, report: AnswerReport) -> None:
         self.telemetry.answer_ended(report)

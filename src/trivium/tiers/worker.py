@@ -69,6 +69,8 @@ class TierWorker:
     def __init__(self, tier: Tier, rates: Rates, *, queue_bytes: int, fetch_bytes: int) -> None:
         """Take ownership of `tier` and start the thread."""
         self.stats = WorkerStats()
+        self.on_written: Callable[[PageFacts, str], None] | None = None
+        """Told, in the worker's thread, of every page that a tier has taken, and of that tier's name."""
         self._tier = tier
         self._rates = rates
         self._queue_limit = queue_bytes
@@ -274,6 +276,8 @@ class TierWorker:
         with self._changed:
             if self._queue.pop(page.facts.ref, None) is not None:
                 self._queued_bytes -= page.num_bytes
+        if self.on_written is not None and (name := self._tier.where(page.facts.ref)) is not None:
+            self.on_written(page.facts, name)
 
     def _give_up(self) -> None:
         """Let nobody wait for a thread that is gone."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.stored_pages import CONTENT_BYTES, FACTS, content_of, facts_of, page_of
+from trivium.engine.kv_events import KVEvents
 from trivium.tiers.disk import DiskTier
 from trivium.tiers.host import HostTier
 from trivium.tiers.page import PageFacts, StoredPage
@@ -43,6 +44,23 @@ class BrokenTier(HostTier):
 
 def worker_over(tier: HostTier, *, pages: int = 100) -> TierWorker:
     return TierWorker(tier, Rates(), queue_bytes=pages * CONTENT_BYTES, fetch_bytes=pages * CONTENT_BYTES)
+
+
+def test_kv_events_name_the_tier_that_took_a_page() -> None:
+    worker, events = worker_over(HostTier(1 << 20)), KVEvents(1, 16)
+    worker.on_written = events.moved
+    worker.offer([page_of(3)])
+    worker.settle()
+    worker.close()
+    events.cleared(["host"])
+    began, moved, cleared = events.take()
+    assert [(event.kind, event.medium) for event in (began, moved, cleared)] == [
+        ("cleared", "device"),
+        ("tier_moved", "host"),
+        ("cleared", "host"),
+    ]
+    assert moved.page_keys == [facts_of(3).ref.key.hex()]
+    assert events.take() == []
 
 
 def test_offered_pages_are_written_and_fetched_in_order() -> None:
