@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from generated import write_or_compare
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "grafana" / "trivium.json"
 SELECT = 'instance=~"$instance"'
@@ -245,19 +246,10 @@ def dashboard() -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    """Write, or compare; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
-    page = json.dumps(dashboard(), indent=1) + "\n"
-    if not parser.parse_args().check:
-        TARGET.write_text(page, encoding="utf-8")
-        return 0
-    if TARGET.read_text(encoding="utf-8") == page:
-        return 0
-    sys.stderr.write(f"{TARGET.name} is behind tools/grafana_dashboard.py: run it\n")
-    return 1
+def page() -> str:
+    """Return the file's text."""
+    return json.dumps(dashboard(), indent=1) + "\n"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_compare(TARGET, page, about=__doc__, behind="tools/grafana_dashboard.py: run it"))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from generated import write_or_compare
 
 from trivium.base.errors import TriviumError
 from trivium.schedule.timeline import WAIT_MEANINGS
@@ -123,19 +124,10 @@ def all_errors(root: type[TriviumError]) -> Iterator[type[TriviumError]]:
         yield from all_errors(child)
 
 
-def main() -> int:
-    """Write, or compare; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
-    page = "\n".join(sections()) + "\n"
-    if not parser.parse_args().check:
-        TARGET.write_text(page, encoding="utf-8")
-        return 0
-    if TARGET.read_text(encoding="utf-8") == page:
-        return 0
-    sys.stderr.write(f"{TARGET.name} is behind the server's tables: run tools/http_reference.py\n")
-    return 1
+def page() -> str:
+    """Return the file's text."""
+    return "\n".join(sections()) + "\n"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_compare(TARGET, page, about=__doc__, behind="the server's tables: run tools/http_reference.py"))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
+
+from generated import write_or_compare
 
 from trivium.base import env
 from trivium.bench.options import ReportOptions, ServeOptions, WorkloadOptions
@@ -122,18 +123,5 @@ def escaped(option: Option) -> str:
     return meaning.replace("|", "\\|").replace("<", "\\<").replace("*", "\\*")
 
 
-def main() -> int:
-    """Write, or compare; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
-    if not parser.parse_args().check:
-        TARGET.write_text(page(), encoding="utf-8")
-        return 0
-    if TARGET.read_text(encoding="utf-8") == page():
-        return 0
-    sys.stderr.write(f"{TARGET.name} is behind the options: run tools/options_reference.py\n")
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_compare(TARGET, page, about=__doc__, behind="the options: run tools/options_reference.py"))

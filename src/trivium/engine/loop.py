@@ -26,7 +26,6 @@ from trivium.engine.messages import AnswerReport, Delta, Submit
 from trivium.engine.output import accepted, failed, read_step, sample_rows
 from trivium.engine.report import report, report_open
 from trivium.engine.stats import EngineStats, StepTimes
-from trivium.schedule.request import RequestState
 
 if TYPE_CHECKING:
     from trivium.base.clock import Clock
@@ -333,7 +332,7 @@ class EngineLoop:
         return [
             user_id
             for user_id, request_ids in self._choices.items()
-            if all(_has_not_begun(self._answers[request_id].request) for request_id in request_ids)
+            if not any(self._answers[request_id].request.has_begun for request_id in request_ids)
         ]
 
     def stats(self) -> dict[str, object]:
@@ -368,7 +367,3 @@ class EngineLoop:
         self._executor.close()
         if self.trace is not None:
             self.trace.close()
-
-
-def _has_not_begun(request: Request) -> bool:
-    return request.state is RequestState.WAITING and request.num_preemptions == 0 and request.output_len == 0

@@ -80,7 +80,7 @@ class Admission:
         self._spare = [pool.num_available for pool in self._cache.pools]
         for request in running:
             self._headroom += self._growth_pages(request)
-            if not self.policy.reserves_end and request.target_len - request.computed_len <= 1:
+            if not self.policy.reserves_end and request.left_len <= 1:
                 continue  # a decoding request's next page is what the headroom is for
             for group, peak in enumerate(self._peak(self.need_len(request))):
                 self._spare[group] -= max(0, peak - _num_held(request.held, group))

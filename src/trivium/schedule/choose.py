@@ -48,8 +48,8 @@ class StepChooser:
     running: RunningSet
     admission: Admission
     """Whether pages fit."""
-    look_ahead: LookAhead | None
-    """Whose prefix is being computed; `None` holds nobody."""
+    look_ahead: LookAhead
+    """Whose prefix is being computed."""
     budget: TokenBudget
     """Tokens of a step for prefills."""
     recorder: Recorder
@@ -100,7 +100,7 @@ class StepChooser:
     # -- prefills -----------------------------------------------------------------------------------------------
 
     def _share_prefill(self, draft: StepDraft) -> None:
-        prefilling = [request for request in self.running.requests if request.target_len - request.computed_len > 1]
+        prefilling = [request for request in self.running.requests if request.left_len > 1]
         if self._can_start(draft):
             self.admission.begin_step(self.running.requests)
         if self.budget.is_adaptive:
@@ -119,8 +119,7 @@ class StepChooser:
         front = min(prefilling, key=lambda request: request.sequence, default=self.waiting.oldest())
         told = None
         if front is not None:
-            left = front.target_len - front.computed_len
-            told = Front(left, self.clock.now_s() - front.queued_s)
+            told = Front(front.left_len, self.clock.now_s() - front.queued_s)
         draft.tokens_left = min(draft.tokens_left, self.budget.for_prefills(len(draft.entries), told))
 
     def _oldest(self, draft: StepDraft, prefilling: list[Request]) -> Request | None:
@@ -138,7 +137,7 @@ class StepChooser:
             due.sort(key=lambda request: request.sequence)
         for request in due:
             self._offer(draft, request, draft.tokens_left)
-            if request.state is RequestState.WAITING and request.held_by is None:
+            if request.is_ready:
                 self._is_due_waiting = True
                 return False
         return True
@@ -152,7 +151,7 @@ class StepChooser:
             if request.state is RequestState.WAITING and not self._can_start(draft):
                 return
             self._offer(draft, request, draft.tokens_left)
-            num_passed += request.state is RequestState.WAITING and request.held_by is None
+            num_passed += request.is_ready
             if num_passed == _MOST_PASSED:
                 break
         if num_passed:
@@ -171,7 +170,7 @@ class StepChooser:
         batch = self.waiting.after(self._probed_until, PROBES_PER_STEP if self.may_probe else 0)
         self._probed_until = batch[-1].sequence if batch else -1
         for request in batch:
-            if request.state is RequestState.WAITING and request.held_by is None:
+            if request.is_ready:
                 self._offer(draft, request, draft.tokens_left)
 
     # -- starts -------------------------------------------------------------------------------------------------
@@ -187,7 +186,7 @@ class StepChooser:
             return
         if draft.tokens_left == 0 or not self._can_start(draft):
             return
-        if self.look_ahead is not None and self.look_ahead.hold(request):
+        if self.look_ahead.hold(request):
             self.waiting.withdraw(request)
             self.recorder.hold(request, WaitReason.PREFIX)
             return
@@ -197,8 +196,7 @@ class StepChooser:
         self.waiting.remove(request)
         if request.num_preemptions == 0:
             request.cached_len = min(holding.cached_len, request.prompt_len - 1)
-        if self.look_ahead is not None:
-            self.look_ahead.begin(request)
+        self.look_ahead.begin(request)
         self.running.start(request, holding)
         self.running.grant(draft, request, num_tokens)
         ensure(request in draft.entries, f"{request.request_id} fits and got no token")

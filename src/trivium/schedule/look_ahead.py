@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from trivium.base.errors import ensure
 from trivium.schedule.admit import longest_hit
@@ -29,7 +29,64 @@ CachedLen = Callable[["Request"], int]
 """How many tokens of a request the cache has now, at most what it may take from it."""
 
 
-class LookAhead:
+class LookAhead(Protocol):
+    """Whether a request shall wait for another's prefix: `SharedPrefixes`, or `NoLookAhead` where that is off."""
+
+    def begin(self, request: Request) -> None:
+        """Note that a request starts to compute its known tokens."""
+        ...
+
+    def hold(self, request: Request) -> bool:
+        """Return whether a waiting request shall wait for another's prefix; it is held then."""
+        ...
+
+    def advance(self, request: Request) -> Iterable[Request]:
+        """Note that a running request has computed more; return who need not wait for it any more."""
+        ...
+
+    def end(self, request: Request) -> Iterable[Request]:
+        """Note that a request computes no prompt any more; return who need not wait for it any more."""
+        ...
+
+    def forget(self, request: Request) -> None:
+        """Note that a request does not wait any more, held or not."""
+        ...
+
+    def problems(self) -> list[str]:
+        """Compare what is held with the requests; return what does not hold."""
+        ...
+
+
+class NoLookAhead:
+    """Holds nobody."""
+
+    def begin(self, request: Request) -> None:
+        """Nobody waits for it."""
+
+    def hold(self, request: Request) -> bool:
+        """Nobody is held."""
+        del request
+        return False
+
+    def advance(self, request: Request) -> Iterable[Request]:
+        """Nobody waits for it."""
+        del request
+        return ()
+
+    def end(self, request: Request) -> Iterable[Request]:
+        """Nobody waits for it."""
+        del request
+        return ()
+
+    def forget(self, request: Request) -> None:
+        """It was not held."""
+
+    def problems(self) -> list[str]:
+        """Nothing can be wrong."""
+        return []
+
+
+class SharedPrefixes:
     """Prompts that are being computed, and who waits for them.
 
     Invariants:

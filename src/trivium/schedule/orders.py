@@ -213,13 +213,9 @@ class Order:
     """Whether running requests are kept in the order of their priority, so that the worst makes room first."""
 
 
-def _prefill_left(request: Request) -> int:
-    return request.target_len - request.computed_len
-
-
 ORDERS: Mapping[str, Order] = {
     "srf": Order(
-        make=lambda clock, cached_len: ByKey(lambda request: request.need_len, _prefill_left),
+        make=lambda clock, cached_len: ByKey(lambda request: request.need_len, lambda request: request.left_len),
         shares_with_oldest=True,
     ),
     "fcfs": Order(make=lambda clock, cached_len: ByKey(lambda request: request.sequence)),

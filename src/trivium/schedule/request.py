@@ -114,6 +114,21 @@ class Request:
         return len(self.tokens)
 
     @property
+    def left_len(self) -> int:
+        """Number of known tokens whose KV is still to be computed."""
+        return len(self.tokens) - self.computed_len
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the request waits for nothing but room and its turn."""
+        return self.state is RequestState.WAITING and self.held_by is None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has run, or an earlier engine has delivered some of its answer."""
+        return self.state is not RequestState.WAITING or self.num_preemptions > 0 or self.output_len > 0
+
+    @property
     def output_len(self) -> int:
         """Number of generated tokens."""
         return len(self.tokens) - self.prompt_len

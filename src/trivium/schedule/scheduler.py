@@ -29,7 +29,7 @@ from trivium.schedule.choose import StepChooser
 from trivium.schedule.decision import Entry, Outcome, ScheduledStep, SchedulerStats
 from trivium.schedule.fair import FairShare
 from trivium.schedule.limits import Limits
-from trivium.schedule.look_ahead import LookAhead
+from trivium.schedule.look_ahead import LookAhead, NoLookAhead, SharedPrefixes
 from trivium.schedule.orders import ORDERS
 from trivium.schedule.output_estimate import OutputEstimate
 from trivium.schedule.rate import DepartureRate
@@ -101,11 +101,9 @@ class Scheduler:
         )
         self._waiting = WaitingQueue(lambda: order.make(clock, self._cached_len), admission.need_len, self._fair)
         self._running = RunningSet(self._cache, options.max_num_seqs, self._below, by_priority=order.ranks_running)
-        self._look_ahead = (
-            LookAhead(self._cached_len, by_priority=order.ranks_running)
-            if prefix_cache and options.look_ahead
-            else None
-        )
+        self._look_ahead: LookAhead = NoLookAhead()
+        if prefix_cache and options.look_ahead:
+            self._look_ahead = SharedPrefixes(self._cached_len, by_priority=order.ranks_running)
         self._budget = TokenBudget(
             options.max_num_batched_tokens, tpot_target_s=options.tpot_target, ttft_target_s=options.ttft_target
         )
@@ -192,8 +190,7 @@ class Scheduler:
         self._counters.num_aborted += 1
         if request.state is RequestState.WAITING:
             self._waiting.remove(request)
-            if self._look_ahead is not None:
-                self._look_ahead.forget(request)
+            self._look_ahead.forget(request)
             self._finish(request, reason)
         else:
             self._leave(request, reason)
@@ -205,8 +202,7 @@ class Scheduler:
 
     def _end_prefill(self, request: Request) -> None:
         """Let go of whoever waits for a prefix that this request does not compute any more."""
-        if self._look_ahead is not None:
-            self._release(self._look_ahead.end(request))
+        self._release(self._look_ahead.end(request))
 
     def _release(self, requests: Iterable[Request]) -> None:
         for request in requests:
@@ -289,9 +285,7 @@ class Scheduler:
         told = f"the request waited more than {limit_s:g} s for its start (max_queue_wait); try again later"
         retry_after_s = self._rate.retry_after_s(len(self._waiting))
         return [
-            (request, CapacityError(told, retry_after_s=retry_after_s))
-            for request in late
-            if request.num_preemptions == 0 and request.output_len == 0
+            (request, CapacityError(told, retry_after_s=retry_after_s)) for request in late if not request.has_begun
         ]
 
     # -- recording --------------------------------------------------------------------------------------------
@@ -353,8 +347,7 @@ class Scheduler:
     def _enter(self, request: Request) -> None:
         """Let others find what was computed, those who were held for it first of all."""
         self._cache.settle(request.held, computed_tokens(request))
-        if self._look_ahead is not None:
-            self._release(self._look_ahead.advance(request))
+        self._release(self._look_ahead.advance(request))
 
     def _record_start(self, request: Request) -> None:
         self._cache.confirm_copies(request.held)
@@ -405,8 +398,7 @@ class Scheduler:
         """Re-derive by brute force who owns every page; return the differences, none when all is well."""
         holdings = [request.held for request in self._running.requests] + [pin.holding for pin in self.pins]
         problems = check(self._cache, holdings) + self._running.tables.problems(self._running.requests)
-        problems += self._below.problems()
-        return problems if self._look_ahead is None else problems + self._look_ahead.problems()
+        return problems + self._below.problems() + self._look_ahead.problems()
 
     def _pinned_len(self, request: Request) -> int:
         return self.pins.lost_len(request.known_array(), request.namespace) if self.pins else 0

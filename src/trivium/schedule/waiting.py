@@ -17,7 +17,6 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from trivium.base.errors import ensure
-from trivium.schedule.request import RequestState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,11 +158,8 @@ class WaitingQueue:
             request, is_due = next(listed[tenant], (None, False))
             if request is not None:
                 yield request
-            if request is None or (is_due and self._waits_in_line(request)):
+            if request is None or (is_due and request.is_ready):
                 done.add(tenant)
-
-    def _waits_in_line(self, request: Request) -> bool:
-        return request.state is RequestState.WAITING and request.held_by is None
 
     def due(self, queued_before_s: float) -> list[Request]:
         """Return who was queued before that moment, oldest first; of the tenant whose turn it is, where turns are."""

@@ -43,6 +43,17 @@ def fill(bench: Bench) -> None:
     bench.tiers.worker.settle()
 
 
+def queue_what_was_evicted(bench: Bench) -> Request:
+    """Push a prompt out of the pool, ask for it again, and wait until it was read."""
+    ask(bench, "first", PROMPT)
+    fill(bench)
+    request = make_request("request", PROMPT)
+    bench.scheduler.add(request)
+    assert bench.tiers is not None
+    bench.tiers.worker.settle()
+    return request
+
+
 @pytest.mark.parametrize("spec", [full_spec(), full_spec(1), mixed_spec(), mixed_spec(4, 1)])
 def test_what_was_evicted_comes_back_and_counts_as_cached(spec: KVSpec, tmp_path: Path) -> None:
     bench = bench_with(tiers_of(spec, disk=tmp_path / "kv"), pages=16 if spec.page_len == 4 else 64)
@@ -218,11 +229,7 @@ def test_what_is_quicker_to_compute_is_not_read(tmp_path: Path) -> None:
 
 def test_an_aborted_request_lets_go_of_what_was_read_for_it(tmp_path: Path) -> None:
     bench = bench_with(tiers_of(full_spec(), disk=tmp_path / "kv"))
-    ask(bench, "first", PROMPT)
-    fill(bench)
-    request = make_request("request", PROMPT)
-    bench.scheduler.add(request)
-    bench.tiers.worker.settle()
+    request = queue_what_was_evicted(bench)
     assert bench.tiers.worker._fetched_bytes > 0
     bench.scheduler.abort(request)
     assert bench.tiers.worker._fetched_bytes == 0
@@ -232,11 +239,7 @@ def test_an_aborted_request_lets_go_of_what_was_read_for_it(tmp_path: Path) -> N
 
 def test_imports_that_fail_are_computed_instead(tmp_path: Path) -> None:
     bench = bench_with(tiers_of(full_spec(), disk=tmp_path / "kv"))
-    ask(bench, "first", PROMPT)
-    fill(bench)
-    request = make_request("request", PROMPT)
-    bench.scheduler.add(request)
-    bench.tiers.worker.settle()
+    request = queue_what_was_evicted(bench)
     scheduled = bench.next()
     assert scheduled is not None
     assert len(scheduled.imports) == 9
@@ -250,11 +253,7 @@ def test_imports_that_fail_are_computed_instead(tmp_path: Path) -> None:
 
 def test_a_discarded_step_keeps_what_was_read(tmp_path: Path) -> None:
     bench = bench_with(tiers_of(full_spec(), disk=tmp_path / "kv"))
-    ask(bench, "first", PROMPT)
-    fill(bench)
-    request = make_request("request", PROMPT)
-    bench.scheduler.add(request)
-    bench.tiers.worker.settle()
+    request = queue_what_was_evicted(bench)
     scheduled = bench.next()
     assert scheduled is not None
     bench.scheduler.discard(scheduled)
