@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from loops import PAGE_LEN, NativeCalls, TextExecutor, find_tokenizer, make_loop, text_ids
 
 from trivium.config.sampling import SamplingParams
+from trivium.engine import flight
 from trivium.engine import loop as loop_module
 from trivium.engine.messages import Deltas, Submit
 from trivium.engine.wire import encode
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 PROMPT_LEN = 128
 COLD_BYTES = 128 << 20
-PARTS = ("choose", "describe rows", "forward", "sample", "read tokens", "commit", "pack")
+PARTS = ("choose", "forward", "describe rows", "sample", "take tokens", "commit", "read", "pack")
 """What a step is made of; `rest` is what none of them has."""
 
 
@@ -103,15 +104,16 @@ class Stopwatch:
             if calls is not None:
                 patches.enter_context(patch.object(calls, "forward", self.timed("forward", calls.forward)))
                 patches.enter_context(patch.object(calls, "sample", self.timed("sample", calls.sample)))
-            self._watch_loop(scheduler, patches)
+            self._watch_loop(loop, scheduler, patches)
             yield
 
-    def _watch_loop(self, scheduler: Scheduler, patches: ExitStack) -> None:
+    def _watch_loop(self, loop: EngineLoop, scheduler: Scheduler, patches: ExitStack) -> None:
         for holder, name, part in (
             (scheduler, "next", "choose"),
             (scheduler, "commit", "commit"),
-            (loop_module, "sample_rows", "describe rows"),
-            (loop_module, "read_step", "read tokens"),
+            (flight, "sample_rows", "describe rows"),
+            (loop_module, "outcomes_of", "take tokens"),
+            (loop, "_read", "read"),
         ):
             patches.enter_context(patch.object(holder, name, self.timed(part, getattr(holder, name))))
 

@@ -65,6 +65,10 @@ class Answer:
     prompt_logprobs: dict[int, TokenLogprobs | None] = field(default_factory=dict)
     """Position to logprobs, filled while the prompt runs; `None` for position 0."""
     is_prompt_reported: bool = False
+    num_told: int = 0
+    """Tokens that have been read and told; of those that the request has, the last may be still to be read."""
+    is_closed: bool = False
+    """Whether its last delta has been written, or it was aborted."""
     cumulative_logprob: float = 0.0
     told_cached_len: int | None = None
     """What an earlier engine told of the cache, which stays true of the answer."""
@@ -157,6 +161,7 @@ def _continue(answer: Answer, told: Delivered) -> None:
     answer.request.tokens.extend(map(TokenId, told.token_ids))
     answer.automaton.replay(told.token_ids)
     answer.draw_row.position = len(answer.request.tokens)
+    answer.num_told = len(told.token_ids)
     answer.cumulative_logprob = told.cumulative_logprob
     answer.told_cached_len = told.cached_len
     answer.is_prompt_reported = True

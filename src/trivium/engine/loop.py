@@ -1,8 +1,9 @@
-"""The engine loop: choose, run, read, record.
+"""The engine loop: choose, launch, collect, record, read.
 
 The same loop serves a process of its own (`engine.process`) and the caller's process (`api.LLM`). It knows the
-executor by its protocol only, owns every open answer, and turns each step into deltas. A fault in one step ends the
-answers of that step with an error and leaves the others, and the loop, alive.
+executor by its protocol only, owns every open answer, and turns each step into deltas. Where a device runs by itself,
+the next step is launched before the last one is read (`engine.flight`). A fault in one step ends the answers of that
+step with an error and leaves the others, and the loop, alive.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,9 @@ from trivium.base.ids import FinishReason, RequestId
 from trivium.base.log import ROOT
 from trivium.cache.pins import PinRefusal
 from trivium.engine.admit import Answer, ModelLimits, admit
+from trivium.engine.flight import Flight, launch
 from trivium.engine.messages import AnswerReport, Delta, Submit
-from trivium.engine.output import accepted, failed, read_step, sample_rows
+from trivium.engine.output import accepted, failed, outcomes_of, read_entry
 from trivium.engine.report import report, report_open
 from trivium.engine.stats import EngineStats, StepTimes
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from trivium.engine.kv_events import KVEvents
     from trivium.engine.step_trace import StepTrace
     from trivium.runtime.executor import Executor
+    from trivium.sampling.batch import Sampled
     from trivium.schedule.decision import ScheduledStep
     from trivium.schedule.request import Request
     from trivium.schedule.scheduler import Scheduler
@@ -79,7 +82,13 @@ class EngineLoop:
         self._with_deadline: set[RequestId] = set()
         self._pending: list[Delta] = []
         self._ended: list[AnswerReport] | None = None
+        self._flight: Flight | None = None
+        """The step that the executor runs between two calls of `step`, when it runs by itself."""
+        self._began_s = self._chosen_s = 0.0
+        """When the choice of the step launched last began and ended, on `time.perf_counter`."""
         self._last_step: tuple[ScheduledStep | None, list[Answer]] = (None, [])
+        self._noted: tuple[Sequence[Answer], Sequence[Answer]] = ((), ())
+        """Whom the journal names: those of the step launched last, and those of the one before."""
         self.trace: StepTrace | None = None
         """Where its steps are written down, if anywhere."""
         self.kv_events: KVEvents | None = None
@@ -92,7 +101,7 @@ class EngineLoop:
     @property
     def has_work(self) -> bool:
         """Whether a step, or a delta, is waiting."""
-        return bool(self._pending) or self._scheduler.has_work
+        return bool(self._pending) or self._flight is not None or self._scheduler.has_work
 
     @property
     def open_requests(self) -> Sequence[str]:
@@ -146,26 +155,28 @@ class EngineLoop:
                 self._close(self._answers[request_id], FinishReason.ABORT)
 
     def step(self) -> list[Delta]:
-        """Run one step and return its news, along with what was pending."""
+        """Run a step to its end and return its news, along with what was pending; the next one may run already."""
+        self._end_late()
+        flight = self._flight = self._flight or self._launch()
+        if flight is None:
+            self._wait_for_tiers()
+        elif (sampled := self._collect(flight)) is not None:
+            try:
+                if flight.runs_by_itself:
+                    self._flight = self._launch(unread=flight.answers)
+            finally:
+                self._read(flight, sampled)
+        if self._check_accounting:
+            self._check()
+        deltas, self._pending = self._pending, []
+        return deltas
+
+    def _end_late(self) -> None:
+        """End the answers that waited too long for their start, or whose deadline has passed."""
         if self._with_deadline:
             self._end_overdue()
         for request, error in self._scheduler.waited_too_long():
             self._end(request, error)
-        began = time.perf_counter()
-        scheduled = self._scheduler.next()
-        if scheduled is not None:
-            chosen = time.perf_counter()
-            if self._move_pages(scheduled):
-                self._run(scheduled)
-            ended = time.perf_counter()
-            self._times.note(began, chosen, ended, len(scheduled.step.token_ids))
-            self._scheduler.learn(scheduled, ended - began)
-            if self._check_accounting:
-                self._check()
-        else:
-            self._wait_for_tiers()
-        deltas, self._pending = self._pending, []
-        return deltas
 
     def _wait_for_tiers(self) -> None:
         """Sleep a little while nothing can run but what is being read from a lower tier."""
@@ -193,28 +204,26 @@ class EngineLoop:
             raise
         return True
 
-    def _run(self, scheduled: ScheduledStep) -> None:
-        entries, answers = scheduled.entries, self._answers_of(scheduled)
+    def _launch(self, unread: Sequence[Answer] = ()) -> Flight | None:
+        """Choose a step and have the executor run it; `None` when nothing can run.
+
+        Args:
+            unread: The answers of the step before, when it is still to be read.
+        """
+        self._began_s = time.perf_counter()
+        scheduled = self._scheduler.next()
+        if scheduled is None:
+            return None
+        self._chosen_s = time.perf_counter()
+        if not self._move_pages(scheduled):
+            return None
+        answers = self._answers_of(scheduled)
+        self._note(answers, unread)
         try:
-            rows = sample_rows(entries, answers)
-            self._executor.forward(scheduled.step)
-            sampled = self._executor.sample(rows)
-        except Exception as error:
-            self._fail_step(scheduled, error)
-            return
+            return launch(self._executor, scheduled, answers)
         except BaseException:  # Ctrl-C in the caller's thread: as if the step had never been chosen
             self._scheduler.discard(scheduled)
             raise
-        try:
-            outcomes, news = read_step(entries, answers, rows, sampled)
-        except BaseException as error:  # some answers have read their token, some have not: none can go on
-            self._fail_step(scheduled, error)
-            if isinstance(error, Exception):
-                return
-            raise
-        self._pending += news
-        for request in self._scheduler.commit(scheduled, outcomes):
-            self._close(self._answers[request.request_id], request.finish_reason or FinishReason.LENGTH)
 
     def _answers_of(self, scheduled: ScheduledStep) -> list[Answer]:
         """Return the answers to a step's entries: those of the step before when it is the same record, moved on."""
@@ -222,19 +231,64 @@ class EngineLoop:
         if known is not scheduled:
             answers = [self._answers[entry.request.request_id] for entry in scheduled.entries]
             self._last_step = scheduled, answers
-            if self.journal is not None:
-                self.journal.note_step((answer.user_id, answer.request.choice) for answer in answers)
         return answers
 
-    def _fail_step(self, scheduled: ScheduledStep, error: BaseException) -> None:
-        """End every answer of a step that went wrong; their KV of this step is never recorded as computed."""
-        ids = [entry.request.request_id for entry in scheduled.entries]
+    def _note(self, answers: Sequence[Answer], unread: Sequence[Answer]) -> None:
+        """Note in the journal whom the engine is at work on, when it is others than before."""
+        if self.journal is None:
+            return
+        work = answers, () if unread is answers else unread
+        if work[0] is not self._noted[0] or work[1] is not self._noted[1]:
+            self._noted = work
+            self.journal.note_step((answer.user_id, answer.request.choice) for part in work for answer in part)
+
+    def _collect(self, flight: Flight) -> Sampled | None:
+        """Wait for a step and record its tokens; `None` when it failed, and its answers have ended."""
+        scheduled = flight.scheduled
+        try:
+            sampled = flight.draws.result()
+            outcomes = outcomes_of(scheduled.entries, flight.answers, sampled)
+        except Exception as error:
+            self._flight, sampled = None, None
+            self._scheduler.discard(scheduled)
+            self._fail_step(flight, error)
+        else:
+            self._flight = None
+            self._scheduler.commit(scheduled, outcomes)
+        ended_s = time.perf_counter()
+        self._times.note(self._began_s, self._chosen_s, ended_s, len(scheduled.step.token_ids))
+        self._scheduler.learn(scheduled, ended_s - self._began_s)
+        return sampled
+
+    def _read(self, flight: Flight, sampled: Sampled) -> None:
+        """Turn the draws of a recorded step into news; answers may turn out to have ended with it."""
+        try:
+            for entry, answer in zip(flight.scheduled.entries, flight.answers, strict=True):
+                if answer.is_closed:
+                    continue
+                news = read_entry(entry, answer, flight.rows, sampled)
+                if news is not None:
+                    self._pending.append(news)
+                    if news.finish_reason is not None:
+                        self._finish(answer, FinishReason(news.finish_reason))
+        except BaseException as error:  # some answers have read their token, some have not: none can go on
+            self._fail_step(flight, error)
+            if not isinstance(error, Exception):
+                raise
+
+    def _finish(self, answer: Answer, reason: FinishReason) -> None:
+        self._scheduler.finish(answer.request, reason)
+        self._close(answer, reason)
+
+    def _fail_step(self, flight: Flight, error: BaseException) -> None:
+        """End every answer of a step that went wrong."""
+        open_answers = [answer for answer in flight.answers if not answer.is_closed]
+        ids = [answer.request.request_id for answer in open_answers]
         logger.error("step failed, ending its %d requests: %s", len(ids), " ".join(ids), exc_info=error)
         self._stats.step_errors_total += 1
-        self._scheduler.discard(scheduled)
         message = f"the step failed inside the engine ({type(error).__name__}); the server's log says more"
-        for entry in scheduled.entries:
-            self._end(entry.request, InternalError(message))
+        for answer in open_answers:
+            self._end(answer.request, InternalError(message))
 
     def _end_overdue(self) -> None:
         now_s = self._clock.now_s()
@@ -251,10 +305,11 @@ class EngineLoop:
             return
         self._scheduler.abort(request, FinishReason.ERROR)
         self._pending.append(failed(answer, error))
-        self._close(answer, FinishReason.ERROR)
+        self._finish(answer, FinishReason.ERROR)
 
     def _close(self, answer: Answer, reason: FinishReason) -> None:
         request_id = answer.request.request_id
+        answer.is_closed = True
         del self._answers[request_id]
         self._with_deadline.discard(request_id)
         siblings = self._choices[answer.user_id]
@@ -361,7 +416,10 @@ class EngineLoop:
         return built
 
     def close(self) -> None:
-        """Write what the lower tiers are to keep, then give back the executor's memory and threads."""
+        """Let a running step end, write what the lower tiers are to keep, and give the executor back."""
+        if self._flight is not None:
+            with suppress(Exception):
+                self._flight.draws.result()
         if self._tiers is not None:
             self._tiers.close(self._executor)
         self._executor.close()

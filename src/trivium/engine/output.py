@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trivium.schedule.decision import Entry
 
 _GOES_ON = Outcome()
+_FAILED = Outcome((), FinishReason.ERROR)
 
 
 def sample_rows(entries: Sequence[Entry], answers: Sequence[Answer]) -> list[SampleRow]:
@@ -42,8 +43,8 @@ def sample_rows(entries: Sequence[Entry], answers: Sequence[Answer]) -> list[Sam
             rows.extend(_scored_rows(entry, answer))
         if entry.draws:
             row = answer.draw_row
-            row.position = entry.start + entry.num_tokens
-            row.held_back_ids = answer.automaton.held_back_ids
+            row.position = position = entry.start + entry.num_tokens
+            row.held_back_ids = answer.automaton.held_back_at(position - row.prompt_len)
             rows.append(row)
     return rows
 
@@ -63,64 +64,59 @@ def _scored_rows(entry: Entry, answer: Answer) -> Iterator[SampleRow]:
         )
 
 
-def read_step(
-    entries: Sequence[Entry], answers: Sequence[Answer], rows: Sequence[SampleRow], sampled: Sampled
-) -> tuple[list[Outcome], list[Delta]]:
-    """Take what the sampler said to the answers: prompt logprobs are kept, an automaton reads each drawn token.
+def outcomes_of(entries: Sequence[Entry], answers: Sequence[Answer], sampled: Sampled) -> list[Outcome]:
+    """Say what the scheduler records of a step, one per entry: the tokens, and whether one of them ends its answer.
 
-    Args:
-        entries: Those of the step.
-        answers: One per entry.
-        rows: What was asked; see `sample_rows`.
-        sampled: What was answered.
-
-    Returns:
-        What the scheduler records, one per entry; and the news for the clients, of those that have any.
+    The texts are not looked at: a stop text is found when the entry is read (`read_entry`), after this.
     """
     tokens: list[TokenId] = sampled.token_ids.tolist()
     outcomes: list[Outcome] = []
-    news: list[Delta] = []
     for entry, answer in zip(entries, answers, strict=True):
-        if sampled.errors and (error := _first_error(entry, sampled.errors)) is not None:
-            outcomes.append(Outcome((), FinishReason.ERROR))
-            news.append(failed(answer, error))
-            continue
-        if entry.num_rows > entry.draws:
-            for row in range(entry.first_row, entry.first_row + entry.num_scored):
-                answer.prompt_logprobs[rows[row].position] = sampled.logprobs[row]
-        request = answer.request
-        if entry.draws:
-            row = entry.first_row + entry.num_rows - 1
-            if sampled.chosen_logprobs is not None:
-                answer.cumulative_logprob += float(sampled.chosen_logprobs[row])
-            outcome, drawn = _read_token(answer, tokens[row], sampled.logprobs[row])
-            outcomes.append(outcome)
-            news.append(drawn)
-        elif request.limit_len == request.prompt_len == entry.start + entry.num_tokens:
-            outcomes.append(Outcome((), FinishReason.LENGTH))
-            news.append(_scored(answer))
+        if sampled.errors and _first_error(entry, sampled.errors) is not None:
+            outcomes.append(_FAILED)
+        elif entry.draws:
+            token = tokens[entry.first_row + entry.num_rows - 1]
+            is_end = token in answer.request.end_ids and answer.automaton.ends_at(token)
+            outcomes.append(Outcome((token,), FinishReason.STOP if is_end else None))
         else:
             outcomes.append(_GOES_ON)
-    return outcomes, news
+    return outcomes
 
 
-def _first_error(entry: Entry, errors: Mapping[int, str]) -> InternalError | None:
-    rows = range(entry.first_row, entry.first_row + entry.num_rows)
-    return next((InternalError(errors[row]) for row in rows if row in errors), None)
+def read_entry(entry: Entry, answer: Answer, rows: Sequence[SampleRow], sampled: Sampled) -> Delta | None:
+    """Take what the sampler said to an answer: prompt logprobs are kept, the automaton reads the drawn token.
 
+    Args:
+        entry: Recorded by the scheduler.
+        answer: Its own.
+        rows: What was asked of the step's sampling; see `sample_rows`.
+        sampled: What was answered.
 
-def _read_token(answer: Answer, token: TokenId, logprobs: TokenLogprobs | None) -> tuple[Outcome, Delta]:
+    Returns:
+        The news for the client, if there are any.
+    """
+    if sampled.errors and (error := _first_error(entry, sampled.errors)) is not None:
+        return failed(answer, error)
+    if entry.num_rows > entry.draws:
+        for row in range(entry.first_row, entry.first_row + entry.num_scored):
+            answer.prompt_logprobs[rows[row].position] = sampled.logprobs[row]
     request = answer.request
+    if not entry.draws:
+        return None if request.finish_reason is None else _scored(answer)
+    row = entry.first_row + entry.num_rows - 1
+    if sampled.chosen_logprobs is not None:
+        answer.cumulative_logprob += float(sampled.chosen_logprobs[row])
+    logprobs, token, index = sampled.logprobs[row], request.tokens[-1], answer.num_told
     progress = answer.automaton.advance(token)
     text, finish = progress.text, progress.finish
-    num_tokens = len(request.tokens)
-    if finish is None and num_tokens + 1 >= request.end_len:
-        finish = FinishReason.LENGTH
+    if finish is None and request.finish_reason is not None:
+        finish = request.finish_reason
         text += answer.automaton.finish(finish)
-    return Outcome((token,), finish), Delta(
+    answer.num_told = index + 1
+    return Delta(
         request_id=answer.user_id,
         choice=request.choice,
-        first_token=num_tokens - request.prompt_len,
+        first_token=index,
         token_ids=[token],
         text=text,
         logprobs=None if logprobs is None else [logprobs],
@@ -132,13 +128,18 @@ def _read_token(answer: Answer, token: TokenId, logprobs: TokenLogprobs | None) 
     )
 
 
+def _first_error(entry: Entry, errors: Mapping[int, str]) -> InternalError | None:
+    rows = range(entry.first_row, entry.first_row + entry.num_rows)
+    return next((InternalError(errors[row]) for row in rows if row in errors), None)
+
+
 def _scored(answer: Answer) -> Delta:
     """Write the only news of an answer that scores its prompt and draws nothing."""
     request = answer.request
     return Delta(
         request_id=answer.user_id,
         choice=request.choice,
-        first_token=request.output_len,
+        first_token=answer.num_told,
         token_ids=[],
         text="",
         prompt_logprobs=_take_prompt_logprobs(answer),
@@ -150,7 +151,7 @@ def _scored(answer: Answer) -> Delta:
 
 def accepted(answer: Answer) -> Delta:
     """Write the empty delta that says a request is queued."""
-    return Delta(request_id=answer.user_id, choice=0, first_token=answer.request.output_len, token_ids=[], text="")
+    return Delta(request_id=answer.user_id, choice=0, first_token=answer.num_told, token_ids=[], text="")
 
 
 def failed(answer: Answer, error: TriviumError) -> Delta:
@@ -158,7 +159,7 @@ def failed(answer: Answer, error: TriviumError) -> Delta:
     return Delta(
         request_id=answer.user_id,
         choice=answer.request.choice,
-        first_token=answer.request.output_len,
+        first_token=answer.num_told,
         token_ids=[],
         text="",
         cached_len=_cached_len(answer),

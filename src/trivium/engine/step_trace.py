@@ -3,8 +3,14 @@
 ::
 
     engine    step ─────────────────────────────────────────────────────────── send ──
-                choose ── forward ───────────────── sample ── read ── commit ──
+                choose ── forward ───────────────── sample ── commit ── read ──
     counters  requests {running, waiting}    pages {free, used, cached}    tokens {prefill, decode}
+
+Where a device runs by itself, `forward` and `sample` only tell it what to do, and belong to the next step::
+
+    engine    step ───────────────────────────────────────────────────────────── send ── step ──
+                wait ─────────── commit ── choose ── forward ── sample ── read ──            wait ──
+    device      run ───────────                      run ───────────────────────────────────────────
 
 The file is a JSON array of trace events (Trace Event Format), one a line. It grows by whole lines, several times a
 second and whenever work runs out, so that a process which is killed leaves a file that the viewers open: they do not
@@ -26,16 +32,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trivium.base.errors import ConfigError
+from trivium.sampling.batch import Sampled
 
 if TYPE_CHECKING:
     from trivium.engine.loop import EngineLoop
     from trivium.runtime.executor import Executor
+    from trivium.sampling.batch import Draws
     from trivium.schedule.decision import ScheduledStep
     from trivium.schedule.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 
 FLUSH_S = 0.25
+LOOP, DEVICE = "loop", "device"
+"""Tracks of the trace: the loop's thread, and a device that runs by itself."""
 _now_ns = time.perf_counter_ns
 
 
@@ -55,7 +65,8 @@ class StepTrace:
         """
         self._path = path
         self._half_bytes = limit_bytes // 2
-        self._ids = f'"pid":{os.getpid()},"tid":{threading.get_native_id()}'
+        ids = {LOOP: threading.get_native_id(), DEVICE: 0}
+        self._ids = {track: f'"pid":{os.getpid()},"tid":{number}' for track, number in ids.items()}
         self._lines: list[str] = []
         self._num_bytes = 0
         self._flushed_ns = _now_ns()
@@ -67,18 +78,18 @@ class StepTrace:
 
     # -- events -----------------------------------------------------------------------------------------------
 
-    def span(self, name: str, began_ns: int, ended_ns: int, **facts: int) -> None:
+    def span(self, name: str, began_ns: int, ended_ns: int, *, track: str = LOOP, **facts: int) -> None:
         """Write down something that took time, with figures to show."""
         shown = f',"args":{json.dumps(facts)}' if facts else ""
         self._lines.append(
             f'{{"name":"{name}","cat":"step","ph":"X","ts":{began_ns / 1000:.3f},'
-            f'"dur":{(ended_ns - began_ns) / 1000:.3f},{self._ids}{shown}}}'
+            f'"dur":{(ended_ns - began_ns) / 1000:.3f},{self._ids[track]}{shown}}}'
         )
 
     def count(self, name: str, at_ns: int, **values: int) -> None:
         """Write down what some counters are from a moment on."""
         self._lines.append(
-            f'{{"name":"{name}","ph":"C","ts":{at_ns / 1000:.3f},{self._ids},"args":{json.dumps(values)}}}'
+            f'{{"name":"{name}","ph":"C","ts":{at_ns / 1000:.3f},{self._ids[LOOP]},"args":{json.dumps(values)}}}'
         )
 
     def timed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -128,8 +139,10 @@ class StepTrace:
             self._path.replace(self._path.with_name(self._path.name + ".1"))
         self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         self._num_bytes = 0
-        names = ("process_name", "trivium engine"), ("thread_name", "loop")
-        events = [f'{{"name":"{kind}","ph":"M",{self._ids},"args":{{"name":"{name}"}}}}' for kind, name in names]
+        names = ("process_name", LOOP, "trivium engine"), ("thread_name", LOOP, LOOP), ("thread_name", DEVICE, DEVICE)
+        events = [
+            f'{{"name":"{kind}","ph":"M",{self._ids[track]},"args":{{"name":"{name}"}}}}' for kind, track, name in names
+        ]
         self._write(("[\n" + ",\n".join(events)).encode())
 
     def _write(self, payload: bytes) -> None:
@@ -151,14 +164,19 @@ class LoopTrace:
         self._trace = trace
         self._loop = loop
         self._scheduler = scheduler
-        self._scheduled: ScheduledStep | None = None
-        self._sampled_ns = 0
+        self._ended: ScheduledStep | None = None
+        """The step that was recorded, or given up, since the last span of a step."""
+        self._launched_ns = 0
         trace.watch(executor, "forward", "forward")
         trace.watch(executor, "sample", "sample")
+        trace.watch(scheduler, "commit", "commit")
+        trace.watch(loop, "_read", "read")
         for holder, method, watched in (
+            (executor, "forward", self._forward(executor.forward)),
             (executor, "sample", self._sample(executor.sample)),
             (scheduler, "next", self._choose(scheduler.next)),
-            (scheduler, "commit", self._commit(scheduler.commit)),
+            (scheduler, "commit", self._end(scheduler.commit)),
+            (scheduler, "discard", self._end(scheduler.discard)),
             (loop, "step", self._step(loop.step)),
         ):
             setattr(holder, method, watched)
@@ -166,28 +184,31 @@ class LoopTrace:
     def _choose(self, choose: Callable[..., Any]) -> Callable[..., Any]:
         def traced() -> ScheduledStep | None:
             began_ns = _now_ns()
-            self._scheduled = choose()
-            if self._scheduled is not None:
+            scheduled: ScheduledStep | None = choose()
+            if scheduled is not None:
                 self._trace.span("choose", began_ns, _now_ns())
-            return self._scheduled
+            return scheduled
+
+        return traced
+
+    def _forward(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def traced(*given: Any) -> None:
+            self._launched_ns = _now_ns()
+            forward(*given)
 
         return traced
 
     def _sample(self, sample: Callable[..., Any]) -> Callable[..., Any]:
-        def traced(*given: Any, **named: Any) -> Any:
-            sampled = sample(*given, **named)
-            self._sampled_ns = _now_ns()
-            return sampled
+        def traced(*given: Any) -> Draws:
+            draws: Draws = sample(*given)
+            return draws if isinstance(draws, Sampled) else _TracedDraws(draws, self._trace, self._launched_ns)
 
         return traced
 
-    def _commit(self, commit: Callable[..., Any]) -> Callable[..., Any]:
-        def traced(*given: Any) -> Any:
-            began_ns = _now_ns()
-            self._trace.span("read", self._sampled_ns, began_ns)
-            finished = commit(*given)
-            self._trace.span("commit", began_ns, _now_ns())
-            return finished
+    def _end(self, end: Callable[..., Any]) -> Callable[..., Any]:
+        def traced(scheduled: ScheduledStep, *given: Any, **named: Any) -> Any:
+            self._ended = scheduled
+            return end(scheduled, *given, **named)
 
         return traced
 
@@ -197,9 +218,9 @@ class LoopTrace:
             try:
                 return step()
             finally:
-                scheduled, self._scheduled = self._scheduled, None
-                if scheduled is not None:
-                    self._note_step(scheduled, began_ns)
+                ended, self._ended = self._ended, None
+                if ended is not None:
+                    self._note_step(ended, began_ns)
                 self._trace.flush(is_due=not self._loop.has_work)
 
         return traced
@@ -215,3 +236,21 @@ class LoopTrace:
         self._trace.count("requests", ended_ns, running=now.num_running, waiting=now.num_waiting)
         pages = {"free": now.pages_free, "used": now.pages_used, "cached": now.pages_evictable}
         self._trace.count("pages", ended_ns, **pages)
+
+
+class _TracedDraws:
+    """Promised draws; waiting for them, and what the device did until then, are spans."""
+
+    def __init__(self, draws: Draws, trace: StepTrace, launched_ns: int) -> None:
+        self._draws = draws
+        self._trace = trace
+        self._launched_ns = launched_ns
+
+    def result(self) -> Sampled:
+        """Wait as the draws do."""
+        began_ns = _now_ns()
+        sampled = self._draws.result()
+        ended_ns = _now_ns()
+        self._trace.span("wait", began_ns, ended_ns)
+        self._trace.span("run", self._launched_ns, ended_ns, track=DEVICE)
+        return sampled

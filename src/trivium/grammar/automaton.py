@@ -138,10 +138,13 @@ class OutputAutomaton:
         """Text that is certain but not given out yet, because it may begin a stop text."""
         return self._reading.held
 
-    @property
-    def held_back_ids(self) -> tuple[TokenId, ...]:
-        """End tokens that may not be drawn next, because of `min_tokens`; ascending."""
-        return self._held_back_ids if self._num_tokens < self._min_tokens else ()
+    def held_back_at(self, index: int) -> tuple[TokenId, ...]:
+        """Return the end tokens that the token at this index may not be, because of `min_tokens`; ascending."""
+        return self._held_back_ids if index < self._min_tokens else ()
+
+    def ends_at(self, token_id: int) -> bool:
+        """Return whether this token, read next, ends the answer by itself; a stop text may end it nevertheless."""
+        return token_id in self._end_ids and self._num_tokens >= self._min_tokens
 
     def advance(self, token_id: int) -> Progress:
         """Read one output token.

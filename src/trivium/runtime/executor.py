@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trivium.cache.spec import KVSpec
-    from trivium.sampling.batch import Sampled, SampleRow
+    from trivium.sampling.batch import Draws, SampleRow
     from trivium.schedule.step import Step
 
 
@@ -19,6 +19,10 @@ class Executor(Protocol):
 
     An executor is used by one thread. `forward` leaves the logits of the step's wanted rows in the executor's own
     memory until the next `forward`; `sample` reads them from there.
+
+    A device that runs by itself need not have begun when the two return; `sample` then promises the draws. Until these
+    have given their `result`, step and rows stay as they are, no other step comes, and no page is moved. Whichever call
+    raises, the step is given up with it.
     """
 
     @property
@@ -65,7 +69,7 @@ class Executor(Protocol):
         """
         ...
 
-    def sample(self, rows: Sequence[SampleRow], masks: NDArray[np.uint32] | None = None) -> Sampled:
+    def sample(self, rows: Sequence[SampleRow], masks: NDArray[np.uint32] | None = None) -> Draws:
         """Draw or score one token per wanted row of the last step.
 
         Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from trivium.base.ids import TokenId
 
@@ -60,11 +60,27 @@ class Sampled:
     """The sampler's answer, one entry per wanted row, in their order."""
 
     token_ids: NDArray[np.int32]
-    """[R] drawn tokens; the target's id for scored rows; -1 for rows in `errors`. Valid until the executor samples
-    again, as is `chosen_logprobs`."""
+    """[R] drawn tokens; the target's id for scored rows; -1 for rows in `errors`. Valid until the next answer of the
+    executor, as is `chosen_logprobs`."""
     logprobs: list[TokenLogprobs | None]
     """[R] `None` where none were wanted."""
     chosen_logprobs: NDArray[np.float64] | None = None
     """[R] raw logprob of each drawn token when some row wants it (best_of), else `None`; 0 for rows that do not."""
     errors: dict[int, str] = field(default_factory=dict)
     """Row to what is wrong with it (a NaN logit, nothing allowed); such a request fails alone."""
+
+    def result(self) -> Sampled:
+        """Return itself: these draws are there."""
+        return self
+
+
+class Draws(Protocol):
+    """The draws of a step: there already (`Sampled`), or promised by a device that runs by itself."""
+
+    def result(self) -> Sampled:
+        """Wait until the step has ended and return what it drew; may be asked again when the wait was interrupted.
+
+        Raises:
+            Exception: The step failed; the KV of its tokens is undefined.
+        """
+        ...

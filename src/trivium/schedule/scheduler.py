@@ -1,8 +1,8 @@
 """The scheduler: requests come, steps are chosen and recorded, requests go.
 
-`next` and `commit` alternate. Knows lengths, pages and budgets; neither texts nor logits nor executors. Who gets what
-in a step is decided in `choose`, in which order in `orders`, whether a waiting request fits in `admit`, whether it
-waits for another's prefix in `look_ahead`, who makes room in `running`.
+`next` and `commit` alternate; requests may come and go between the two. Knows lengths, pages and budgets; neither texts
+nor logits nor executors. Who gets what in a step is decided in `choose`, in which order in `orders`, whether a waiting
+request fits in `admit`, whether it waits for another's prefix in `look_ahead`, who makes room in `running`.
 """
 
 from __future__ import annotations
@@ -188,6 +188,20 @@ class Scheduler:
         if request.state is RequestState.FINISHED:
             return
         self._counters.num_aborted += 1
+        self._end(request, reason)
+
+    def finish(self, request: Request, reason: FinishReason) -> None:
+        """Record that an answer is complete for a reason that its text gave, after the `commit` of its last token.
+
+        Its part of a step in flight is dropped at `commit`. For one that has ended by then only the reason is noted.
+        """
+        if request.state is RequestState.FINISHED:
+            request.finish_reason = reason
+            return
+        self._count_finished(request)
+        self._end(request, reason)
+
+    def _end(self, request: Request, reason: FinishReason) -> None:
         if request.state is RequestState.WAITING:
             self._waiting.remove(request)
             self._look_ahead.forget(request)
@@ -305,7 +319,7 @@ class Scheduler:
 
         Returns:
             The requests that ended with this step, with `finish_reason` set: what the outcome says, else `LENGTH`
-            for those that reached their `end_len`.
+            for those that reached their `end_len`. Others may be told to `finish` when their text has been read.
         """
         ensure(scheduled is self._in_flight, "the committed step is not the one in flight")
         self._in_flight = None
@@ -336,13 +350,16 @@ class Scheduler:
             if finish is None:
                 self._enter(request)
         if finish is not None:
-            self._counters.num_finished += 1
-            self._estimate.learn(request.output_len)
+            self._count_finished(request)
             self._leave(request, finish)
             return True
         if self._cache.has_windows:
             self._cache.release_window(request.held, request.computed_len)
         return False
+
+    def _count_finished(self, request: Request) -> None:
+        self._counters.num_finished += 1
+        self._estimate.learn(request.output_len)
 
     def _enter(self, request: Request) -> None:
         """Let others find what was computed, those who were held for it first of all."""

@@ -261,7 +261,7 @@ def test_a_fault_while_a_step_is_read_ends_its_requests_and_nothing_else(
         raise ValueError("broken")
 
     with monkeypatch.context() as patch:
-        patch.setattr("trivium.engine.loop.read_step", broken)
+        patch.setattr("trivium.engine.loop.read_entry", broken)
         outputs = llm.generate(["one", "two"], GREEDY)
     assert [(output.finished, "ValueError" in (output.error or "")) for output in outputs] == [(True, True)] * 2
     assert tokens_of(llm, "one") == tokens_of(reference, "one")

@@ -18,7 +18,7 @@ from trivium.engine.loop import EngineLoop
 from trivium.engine.messages import Submit
 from trivium.engine.step_trace import StepTrace
 
-PARTS = ("choose", "forward", "sample", "read", "commit")
+PARTS = ("choose", "forward", "sample", "commit", "read")
 LEAST_BYTES = 1 << 16
 
 
@@ -129,7 +129,11 @@ def test_a_full_disk_ends_the_trace_and_nothing_else(tmp_path: Path, monkeypatch
 
 def test_nothing_is_replaced_when_it_is_off() -> None:
     loop = tiny_loop()
-    parts = {loop: ("step",), loop._executor: ("forward", "sample"), loop._scheduler: ("next", "commit")}
+    parts = {
+        loop: ("step", "_read"),
+        loop._executor: ("forward", "sample"),
+        loop._scheduler: ("next", "commit", "discard"),
+    }
     for holder, names in parts.items():
         assert not set(names) & set(vars(holder))
     loop.close()

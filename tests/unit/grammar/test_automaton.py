@@ -93,11 +93,18 @@ def test_a_stop_text_may_begin_among_the_first_min_tokens() -> None:
     assert "".join(p.text for p in progress) == "a"
 
 
-def test_held_back_ids_are_all_end_tokens_until_min_tokens_came() -> None:
+def test_all_end_tokens_are_held_back_until_min_tokens_came() -> None:
     reader = automaton(min_tokens=1, stop_token_ids=(5,))
-    assert reader.held_back_ids == (5, BYTE_EOS)
+    assert reader.held_back_at(0) == (5, BYTE_EOS)
+    assert reader.held_back_at(1) == ()
+
+
+def test_which_token_would_end_the_answer_is_known_before_it_is_read() -> None:
+    reader = automaton(min_tokens=1, stop_token_ids=(5,))
+    assert not reader.ends_at(5)
     reader.advance(HELLO)
-    assert reader.held_back_ids == ()
+    assert [reader.ends_at(token) for token in (5, BYTE_EOS, HELLO)] == [True, True, False]
+    assert not automaton(ignore_eos=True).ends_at(BYTE_EOS)
 
 
 def test_a_character_cut_by_the_end_becomes_one_replacement_character() -> None:
