@@ -56,7 +56,8 @@ if TYPE_CHECKING:
 
 WINDOW = 512
 """Most tokens that are read from one empty context."""
-WEIGHTS = ("auto", "f32", "bf16", "int8", "int4")
+WEIGHTS = ("auto", "f32", "bf16", "int8", "int8/64", "int4")
+"""As `--weights` says it; `/64`: with `--activation-group 64`."""
 KV = ("bf16", "f32", "int8")
 TEXT = Path(__file__).parent / "quality" / "text.txt"
 _MODELS = Path(__file__).parent / "models.toml"
@@ -282,7 +283,7 @@ class Text:
         """Measure each format of weights with each of KV.
 
         Args:
-            weights: As `--weights` says it.
+            weights: As `--weights` says it; `/64` behind it for activations in groups of 64.
             kv: As `--kv-cache-dtype` says it.
             finer: Weights whose names contain one of these are float32; then nothing is promised.
         """
@@ -291,11 +292,13 @@ class Text:
                 for dtype in kv:
                     yield self._measure(choice, dtype, finer, Path(cache))
 
-    def _measure(self, weights: Any, kv: Any, finer: Sequence[str], cache: Path) -> Row:
+    def _measure(self, weights: str, kv: Any, finer: Sequence[str], cache: Path) -> Row:
+        choice: Any
+        choice, _, group = weights.partition("/")
         options = replace(
             self.options,
             model=replace(self.options.model, cache_dir=cache),
-            executor=ExecutorOptions(weights=weights),
+            executor=ExecutorOptions(weights=choice, activation_group="64" if group else "32"),
             cache=CacheOptions(kv_cache_dtype=kv),
         )
         parts = NativeParts(options, self.model)

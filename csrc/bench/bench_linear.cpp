@@ -100,17 +100,29 @@ double peak_of(const Limits& limits, const Format& format) {
   return format.operand == operand::Format::kBf16 ? limits.bf16_ops : limits.f32_ops;
 }
 
+struct Options {
+  Isa isa = active_isa();
+  std::vector<std::string> formats, shapes;
+  std::vector<std::size_t> rows = {1, 4, 16, 64, 256};
+  Tactic tactic = Tactic::kAuto;
+  int threads = usable_cores();
+  bool has_json = false;
+  bool is_hot = false;
+  bool is_wide = false;
+};
+
 // One product on each copy of its weights in turn.
 class Case {
  public:
-  Case(const Kernels& kernels, const Format& format, const Shape& shape, std::size_t num_rows, Tactic tactic,
-       const Memory& cold, bool is_hot)
-      : kernels_(kernels), tactic_(tactic), format_(format), shape_(shape), cold_(cold) {
+  Case(const Kernels& kernels, const Format& format, const Shape& shape, std::size_t num_rows, const Options& options,
+       const Memory& cold)
+      : kernels_(kernels), tactic_(options.tactic), format_(format), shape_(shape), cold_(cold) {
     const std::size_t parts = shape.is_gated ? 2 : 1;
     part_cols_ = shape.num_cols / parts;
     bytes_ = parts * num_panels(part_cols_) * panel_bytes(format, shape.depth);
-    copies_ = is_hot ? 1 : std::max<std::size_t>(1, cold.size() / bytes_);
-    product_.layout = layout_for(format, shape.depth);
+    copies_ = options.is_hot ? 1 : std::max<std::size_t>(1, cold.size() / bytes_);
+    const operand::Format left = options.is_wide ? operand::Format::kQ8Wide : format.operand;
+    product_.layout = layout_for(format, shape.depth, left);
     operand_.resize(num_rows * product_.layout.row_words());
     std::vector<float> x(num_rows * shape.depth);
     std::mt19937 engine(2);
@@ -120,6 +132,7 @@ class Case {
     product_.operand = operand_.data();
     product_.num_rows = num_rows;
     out_layout_ = {operand::Format::kQ8, num_panels(part_cols_) * kPanel, {{32, 128}}, 1};
+    if (options.is_wide) out_layout_ = {left, num_panels(part_cols_) * kPanel, {{64, 128}}, 1};
     out_.resize(num_rows * std::max(shape.num_cols, out_layout_.row_words()));
     product_.epilogue.kind = shape.is_gated ? EpilogueKind::kGated : EpilogueKind::kStore;
     product_.epilogue.scale = 1.0F;
@@ -181,16 +194,6 @@ class Case {
   operand::Layout out_layout_{};
   std::vector<std::uint32_t> operand_;
   std::vector<float> out_;
-};
-
-struct Options {
-  Isa isa = active_isa();
-  std::vector<std::string> formats, shapes;
-  std::vector<std::size_t> rows = {1, 4, 16, 64, 256};
-  Tactic tactic = Tactic::kAuto;
-  int threads = usable_cores();
-  bool has_json = false;
-  bool is_hot = false;
 };
 
 std::vector<std::string> split(const char* list) {
@@ -286,6 +289,7 @@ std::vector<Result> measure_all(const Options& options, const Limits& limits, co
     if (!is_shape_wanted(options, shape)) continue;
     for (const Format& format : formats()) {
       if (!is_format_wanted(options, format)) continue;
+      if (options.is_wide && !fits(format, operand::Format::kQ8Wide)) continue;
       const std::size_t parts = shape.is_gated ? 2 : 1;
       const std::size_t bytes = parts * num_panels(shape.num_cols / parts) * panel_bytes(format, shape.depth);
       if (bytes > cold.size()) {
@@ -295,7 +299,7 @@ std::vector<Result> measure_all(const Options& options, const Limits& limits, co
       }
       for (const std::size_t rows : options.rows) {
         if (shape.is_head && rows > 64) continue;
-        results.push_back(Case(kernels, format, shape, rows, options.tactic, cold, options.is_hot).measure(limits));
+        results.push_back(Case(kernels, format, shape, rows, options, cold).measure(limits));
         print(results.back(), limits, options.has_json);
       }
     }
@@ -331,8 +335,8 @@ Options parse(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
-    if (name == "--json" || name == "--hot") {
-      (name == "--hot" ? options.is_hot : options.has_json) = true;
+    if (name == "--json" || name == "--hot" || name == "--wide") {
+      (name == "--hot" ? options.is_hot : name == "--wide" ? options.is_wide : options.has_json) = true;
       continue;
     }
     if (i + 1 == argc) {

@@ -7,7 +7,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -25,21 +27,25 @@ namespace {
 
 operand::Layout make_layout(const std::string& format, std::size_t depth,
                             const std::vector<std::pair<int, int>>& sums) {
+  constexpr std::pair<const char*, operand::Format> kNames[] = {{"f32", operand::Format::kF32},
+                                                                {"bf16", operand::Format::kBf16},
+                                                                {"q8", operand::Format::kQ8},
+                                                                {"q8_wide", operand::Format::kQ8Wide}};
+  const auto* found =
+      std::find_if(std::begin(kNames), std::end(kNames), [&](const auto& each) { return format == each.first; });
+  TRIV_CHECK(found != std::end(kNames), "operand format '%s' is not f32, bf16, q8 or q8_wide", format.c_str());
   operand::Layout layout{};
-  TRIV_CHECK(format == "f32" || format == "bf16" || format == "q8", "operand format '%s' is not f32, bf16 or q8",
-             format.c_str());
-  layout.format = format == "f32"    ? operand::Format::kF32
-                  : format == "bf16" ? operand::Format::kBf16
-                                     : operand::Format::kQ8;
-  TRIV_CHECK(depth % operand::kGroup == 0, "operand depth %zu is no multiple of %zu", depth, operand::kGroup);
+  layout.format = found->second;
+  TRIV_CHECK(depth % layout.group() == 0, "operand depth %zu is no multiple of %zu", depth, layout.group());
   TRIV_CHECK(sums.size() <= operand::kMaxSums, "an operand has %zu sums; at most %zu fit", sums.size(),
              operand::kMaxSums);
   layout.depth = depth;
   layout.num_sums = sums.size();
   for (std::size_t i = 0; i < sums.size(); ++i) {
     const auto [group, zero] = sums[i];
-    TRIV_CHECK((group == 16 || group == 32) && zero >= 0 && zero <= 128, "operand sum (%d, %d) is not known", group,
-               zero);
+    const bool is_wide = layout.format == operand::Format::kQ8Wide;
+    const bool is_group = is_wide ? group == 64 : group == 16 || group == 32;
+    TRIV_CHECK(is_group && zero >= 0 && zero <= 128, "operand sum (%d, %d) is not known", group, zero);
     layout.sums[i] = {static_cast<std::uint8_t>(group), static_cast<std::uint8_t>(zero)};
   }
   return layout;

@@ -180,7 +180,8 @@ TEST(numbers_of_a_neighbour_that_are_not_finite_stay_with_it) {
 TEST(operands_hold_the_rows_that_floats_hold) {
   constexpr operand::Layout kLayouts[] = {{operand::Format::kF32, 192, {}, 0},
                                           {operand::Format::kBf16, 192, {}, 0},
-                                          {operand::Format::kQ8, 192, {{32, 128}, {32, 0}}, 2}};
+                                          {operand::Format::kQ8, 192, {{32, 128}, {32, 0}}, 2},
+                                          {operand::Format::kQ8Wide, 192, {{64, 128}, {64, 0}}, 2}};
   const Shape shape{3, 1, 64, 0, 0};
   for (const Kernel& kernel : all()) {
     if (!runs_here(kernel)) continue;

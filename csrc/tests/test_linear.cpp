@@ -28,7 +28,8 @@ constexpr Case kCases[] = {{1, 1, 1},   {1, 33, 256},  {2, 96, 40},   {3, 31, 32
 // K terms one by one.
 TEST(products_are_within_their_bound_of_float64) {
   set_num_threads(3);
-  for (const Format& format : formats()) {
+  for (const auto& [known, left] : pairings()) {
+    const Format& format = *known;
     for (const Case& c : kCases) {
       const Matrix matrix(format, c.cols, c.depth, 11);
       const std::vector<float> x = normal(c.rows * c.depth, 12);
@@ -54,8 +55,8 @@ TEST(products_are_within_their_bound_of_float64) {
             worst = std::max(worst, std::abs(static_cast<double>(out[m * c.cols + n]) - sum) / bound);
           }
         }
-        EXPECT(worst <= 1, "%s on %s: M=%zu N=%zu K=%zu: %.2f of the bound", format.name, isa_name(isa_of(*kernels)),
-               c.rows, c.cols, c.depth, worst);
+        EXPECT(worst <= 1, "%s of %d on %s: M=%zu N=%zu K=%zu: %.2f of the bound", format.name, static_cast<int>(left),
+               isa_name(isa_of(*kernels)), c.rows, c.cols, c.depth, worst);
       }
     }
   }
@@ -65,7 +66,8 @@ TEST(products_are_within_their_bound_of_float64) {
 // instruction on one level.
 TEST(levels_give_the_same_bits) {
   set_num_threads(2);
-  for (const Format& format : formats()) {
+  for (const auto& [known, left] : pairings()) {
+    const Format& format = *known;
     if (format.id == FormatId::kBf16) continue;
     for (const Case& c : kCases) {
       const Matrix matrix(format, c.cols, c.depth, 21);
@@ -117,7 +119,8 @@ TEST(a_row_has_the_same_bits_wherever_it_stands) {
   constexpr std::size_t kDepth = 520;
   constexpr std::size_t kMost = 100;
   const std::vector<float> x = normal(kMost * kDepth, 32);
-  for (const Format& format : formats()) {
+  for (const auto& [known, left] : pairings()) {
+    const Format& format = *known;
     const Matrix matrix(format, kCols, kDepth, 31);
     for (const Kernels* kernels : all()) {
       if (!runs_here(*kernels)) continue;
@@ -125,14 +128,14 @@ TEST(a_row_has_the_same_bits_wherever_it_stands) {
       set_num_threads(1);
       std::vector<float> alone;
       for (std::size_t m = 0; m < kMost; ++m) {
-        const Rows row(layout_for(format, kDepth), x.data() + m * kDepth, 1, kDepth);
+        const Rows row(layout_for(format, kDepth, left), x.data() + m * kDepth, 1, kDepth);
         const std::vector<float> y = multiply(*kernels, matrix, row, Tactic::kDirect);
         alone.insert(alone.end(), y.begin(), y.end());
       }
       for (const std::size_t num_rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 25, 64, 100}) {
         if (is_slow && num_rows > 16) continue;
         const std::size_t first = (kMost - num_rows) / 2;
-        const Rows rows(layout_for(format, kDepth), x.data() + first * kDepth, num_rows, kDepth);
+        const Rows rows(layout_for(format, kDepth, left), x.data() + first * kDepth, num_rows, kDepth);
         const std::vector<float> expected(alone.begin() + static_cast<std::ptrdiff_t>(first * kCols),
                                           alone.begin() + static_cast<std::ptrdiff_t>((first + num_rows) * kCols));
         for (const Tactic tactic : {Tactic::kAuto, Tactic::kDirect, Tactic::kUnpacked}) {
@@ -155,10 +158,11 @@ TEST(what_is_not_finite_stays_in_its_row) {
   std::vector<float> x = normal(3 * kDepth, 41);
   x[5] = INFINITY;
   x[kDepth + 40] = NAN;
-  for (const Format& format : formats()) {
+  for (const auto& [known, left] : pairings()) {
+    const Format& format = *known;
     const Matrix matrix(format, 40, kDepth, 42);
-    const Rows rows(layout_for(format, kDepth), x.data(), 3, kDepth);
-    const Rows alone(layout_for(format, kDepth), x.data() + 2 * kDepth, 1, kDepth);
+    const Rows rows(layout_for(format, kDepth, left), x.data(), 3, kDepth);
+    const Rows alone(layout_for(format, kDepth, left), x.data() + 2 * kDepth, 1, kDepth);
     for (const Kernels* kernels : all()) {
       if (!runs_here(*kernels)) continue;
       const std::vector<float> out = multiply(*kernels, matrix, rows);
@@ -177,8 +181,9 @@ TEST(the_largest_sums_do_not_saturate) {
   std::vector<float> x(2 * kDepth, 1.0F);
   std::fill(x.begin() + kDepth, x.end(), -1.0F);
 
-  for (const Format& format : formats()) {
-    if (format.operand != operand::Format::kQ8) continue;
+  for (const auto& [known, left] : pairings()) {
+    const Format& format = *known;
+    if (!operand::is_quantised(left)) continue;
     for (const int code : {0, 1, 2, 3, 7, 15, 31, 63, 127, 128, 255}) {
       Codes codes{};
       const std::vector<std::uint8_t> all_codes(33 * kDepth, static_cast<std::uint8_t>(code));
@@ -198,7 +203,7 @@ TEST(the_largest_sums_do_not_saturate) {
         continue;  // more bits than the format has
       }
       const Weight weight{&format, panels.data(), 33};
-      const Rows rows(layout_for(format, kDepth), x.data(), 2, kDepth);
+      const Rows rows(layout_for(format, kDepth, left), x.data(), 2, kDepth);
       const std::size_t sum = 0;
       std::vector<float> expected;
       for (auto kernels = all().rbegin(); kernels != all().rend(); ++kernels) {

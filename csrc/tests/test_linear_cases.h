@@ -163,6 +163,23 @@ class Rows {
   Aligned words_;
 };
 
+// A format, and what the left side of its product is.
+struct Pairing {
+  const Format* format;
+  operand::Format left;
+};
+
+// Every format with every operand that its product takes.
+inline std::vector<Pairing> pairings() {
+  std::vector<Pairing> found;
+  for (const Format& format : formats()) {
+    for (const operand::Format left : {format.operand, operand::Format::kQ8Wide}) {
+      if (fits(format, left)) found.push_back({&format, left});
+    }
+  }
+  return found;
+}
+
 inline Epilogue store_to(float* out, std::size_t out_stride) {
   Epilogue epilogue{};
   epilogue.kind = EpilogueKind::kStore;

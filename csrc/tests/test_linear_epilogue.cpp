@@ -1,6 +1,8 @@
 // What becomes of a product's rows: epilogues against float64, and the same bits in any company.
 #include <algorithm>
 #include <functional>
+#include <span>
+#include <utility>
 
 #include "ops/linear/linear.h"
 #include "tests/check.h"
@@ -34,6 +36,15 @@ std::vector<float> plain(const Kernels& kernels, const Parts& parts, const Rows&
   std::vector<float> out(rows.num_rows() * kAllCols, NAN);
   run_all(kernels, product_of(parts, rows, store_to(out.data(), kAllCols)));
   return out;
+}
+
+// Every level with every layout of what is written.
+std::vector<std::pair<const Kernels*, operand::Layout>> with_each(std::span<const operand::Layout> layouts) {
+  std::vector<std::pair<const Kernels*, operand::Layout>> found;
+  for (const Kernels* kernels : all()) {
+    for (const operand::Layout& layout : layouts) found.emplace_back(kernels, layout);
+  }
+  return found;
 }
 
 double silu(double x) { return x / (1 + std::exp(-x)); }
@@ -128,8 +139,10 @@ TEST(a_gated_product_writes_the_operand_that_its_floats_would_make) {
     const std::vector<float> x = normal(num_rows * kDepth, 12);
     const Rows rows(layout, x.data(), num_rows, kDepth);
     for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
-      for (const operand::Format to : {operand::Format::kQ8, operand::Format::kBf16, operand::Format::kF32}) {
-        const operand::Layout next{to, 256, {{16, 0}, {16, 32}, {32, 8}}, 3};
+      for (const operand::Format to :
+           {operand::Format::kQ8, operand::Format::kQ8Wide, operand::Format::kBf16, operand::Format::kF32}) {
+        operand::Layout next{to, 256, {{16, 0}, {16, 32}, {32, 8}}, 3};
+        if (to == operand::Format::kQ8Wide) next = {to, 256, {{64, 0}, {64, 8}}, 2};
         Epilogue epilogue{};
         epilogue.kind = EpilogueKind::kGated;
         epilogue.scale = 1.0F;
@@ -172,7 +185,7 @@ TEST(a_gated_product_writes_the_operand_that_its_floats_would_make) {
             worst = std::max(worst, std::abs(static_cast<double>(values[n]) - wanted) / greatest);
           }
         }
-        const double bound = to == operand::Format::kQ8 ? 0.51 / 127 : to == operand::Format::kBf16 ? 0.005 : 2e-6;
+        const double bound = operand::is_quantised(to) ? 0.51 / 127 : to == operand::Format::kBf16 ? 0.005 : 2e-6;
         EXPECT(worst < bound, "M=%zu activation %d to %d: off by %g", num_rows, static_cast<int>(activation),
                static_cast<int>(to), worst);
       }
@@ -190,7 +203,8 @@ TEST(a_gated_product_takes_deltas_and_writes_floats_that_make_its_operand) {
   const Weight weights[2] = {gate.weight(), up.weight()};
   const std::size_t sums[2] = {0, 1};
   const operand::Layout layout{operand::Format::kQ8, kDepth, {{32, 0}, {32, 128}}, 2};
-  const operand::Layout next{operand::Format::kQ8, 96, {{16, 32}, {32, 0}}, 2};
+  const operand::Layout nexts[] = {{operand::Format::kQ8, 96, {{16, 32}, {32, 0}}, 2},
+                                   {operand::Format::kQ8Wide, 128, {{64, 32}, {64, 0}}, 2}};
   const std::vector<float> bias = normal(2 * kCols, 19);
   set_num_threads(2);
   for (const std::size_t num_rows : {1, 5, 13}) {
@@ -198,7 +212,7 @@ TEST(a_gated_product_takes_deltas_and_writes_floats_that_make_its_operand) {
     const std::vector<float> deltas = normal(num_rows * kDeltaStride, 21);
     const std::vector<float> nothing(num_rows * kDeltaStride, -0.0F);
     const Rows rows(layout, x.data(), num_rows, kDepth);
-    for (const Kernels* kernels : all()) {
+    for (const auto& [kernels, next] : with_each(nexts)) {
       if (!runs_here(*kernels)) continue;
       const char* level = isa_name(isa_of(*kernels));
       const auto floats_of = [&](const float* delta, std::uint32_t* operand) {
@@ -257,9 +271,11 @@ TEST(a_gated_row_has_the_same_words_in_any_company) {
   const Weight weights[2] = {gate.weight(), up.weight()};
   const std::size_t sums[2] = {0, 1};
   const operand::Layout layout{operand::Format::kQ8, 512, {{32, 0}, {16, 32}}, 2};
-  const operand::Layout next{operand::Format::kQ8, 96, {{32, 128}}, 1};
+  const operand::Layout nexts[] = {{operand::Format::kQ8, 96, {{32, 128}}, 1},
+                                   {operand::Format::kQ8Wide, 128, {{64, 128}}, 1}};
   const std::vector<float> x = normal(40 * 512, 15);
-  const auto words_of = [&](const Kernels& kernels, std::size_t first, std::size_t num_rows) {
+  const auto words_of = [&](const Kernels& kernels, const operand::Layout& next, std::size_t first,
+                            std::size_t num_rows) {
     const Rows rows(layout, x.data() + first * 512, num_rows, 512);
     std::vector<std::uint32_t> words(num_rows * next.row_words());
     Epilogue epilogue{};
@@ -271,11 +287,11 @@ TEST(a_gated_row_has_the_same_words_in_any_company) {
     return words;
   };
   set_num_threads(2);
-  for (const Kernels* kernels : all()) {
+  for (const auto& [kernels, next] : with_each(nexts)) {
     if (!runs_here(*kernels)) continue;
-    const std::vector<std::uint32_t> alone = words_of(*kernels, 17, 1);
+    const std::vector<std::uint32_t> alone = words_of(*kernels, next, 17, 1);
     for (const std::size_t num_rows : {2, 5, 9, 14, 20}) {
-      std::vector<std::uint32_t> words = words_of(*kernels, 17 - num_rows / 2, num_rows);
+      std::vector<std::uint32_t> words = words_of(*kernels, next, 17 - num_rows / 2, num_rows);
       const operand::Row row = operand::row_at(next, words.data(), num_rows, num_rows / 2);
       std::size_t wrong = 0;
       for (std::size_t w = 0; w < next.row_words(); ++w) wrong += row.words[w * row.stride] == alone[w] ? 0 : 1;
@@ -307,6 +323,7 @@ TEST(products_that_are_not_well_formed_are_refused) {
   EXPECT(is_refused([&](Product& p) { p.sums = {swapped, 3}; }), "sums of other formats");
   EXPECT(is_refused([&](Product& p) { p.sums = {swapped, 2}; }), "too few sums");
   EXPECT(is_refused([&](Product& p) { p.layout.depth = 280; }), "not whole blocks");
+  EXPECT(is_refused([&](Product& p) { p.layout.format = operand::Format::kQ8Wide; }), "scales of 32 with groups of 64");
   EXPECT(is_refused([&](Product& p) {
            p.parts = {&empty, 1};
            p.sums = {swapped, 1};

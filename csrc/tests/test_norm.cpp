@@ -23,6 +23,7 @@ constexpr Case kCases[] = {{1, 1, false, false, true},    {3, 31, true, false, t
                            {12, 896, false, false, true}, {64, 40, true, false, true}};
 
 operand::Layout layout_of(operand::Format format, std::size_t width) {
+  if (format == operand::Format::kQ8Wide) return {format, (width + 63) / 64 * 64, {{64, 128}, {64, 0}}, 2};
   return {format, (width + 31) / 32 * 32, {{32, 128}, {16, 32}, {32, 0}, {16, 0}}, 4};
 }
 
@@ -99,7 +100,8 @@ TEST(norms_are_within_their_bound_of_the_formula) {
 
 TEST(all_levels_write_the_same_bits) {
   set_num_threads(2);
-  for (const operand::Format format : {operand::Format::kF32, operand::Format::kBf16, operand::Format::kQ8}) {
+  for (const operand::Format format :
+       {operand::Format::kF32, operand::Format::kBf16, operand::Format::kQ8, operand::Format::kQ8Wide}) {
     for (const Case& c : kCases) {
       const Outputs expected = run_case(all().back(), c, format);
       for (const Kernel& kernel : all()) {

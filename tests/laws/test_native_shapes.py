@@ -34,7 +34,7 @@ ARCHITECTURES = (
     "Olmo2ForCausalLM",
     "Phi3ForCausalLM",
 )
-FORMATS = ("f32", "bf16", "i8_g32", "i4m_g32", "i8_c")
+FORMATS = ("f32", "bf16", "i8_g32", "i4m_g32", "i8_c", "i8_g64 wide")
 NUM_PAGES = 12
 
 

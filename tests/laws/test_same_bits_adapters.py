@@ -22,7 +22,14 @@ from trivium.runtime.native import NativeExecutor
 pytestmark = pytest.mark.skipif(native.load() is None, reason="needs the native kernels")
 
 NUM_PAGES = 200
-ARITHMETIC = (("f32", "f32"), ("bf16", "bf16"), ("i8_g32", "bf16"), ("i4m_g32", "bf16"), ("i8_c", "i8"))
+ARITHMETIC = (
+    ("f32", "f32"),
+    ("bf16", "bf16"),
+    ("i8_g32", "bf16"),
+    ("i8_g64 wide", "bf16"),
+    ("i4m_g32", "bf16"),
+    ("i8_c", "i8"),
+)
 """Weight format and KV type."""
 RANKS = (1, 4, 18)
 """Of the adapters in slots 0, 1 and 2; the last one leaves half of the products alone."""

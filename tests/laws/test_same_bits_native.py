@@ -21,7 +21,14 @@ pytestmark = pytest.mark.skipif(native.load() is None, reason="needs the native 
 
 NUM_PAGES = 640
 VARIANTS = ("plain", "window", "windowed group", "softcap")
-ARITHMETIC = (("f32", "f32"), ("bf16", "bf16"), ("i8_g32", "bf16"), ("i4m_g32", "bf16"), ("i8_c", "i8"))
+ARITHMETIC = (
+    ("f32", "f32"),
+    ("bf16", "bf16"),
+    ("i8_g32", "bf16"),
+    ("i8_g64 wide", "bf16"),
+    ("i4m_g32", "bf16"),
+    ("i8_c", "i8"),
+)
 """Weight format and KV type."""
 
 

@@ -10,11 +10,11 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
+from support.forms import form_named
 from trivium.base.intmath import ceil_div
 from trivium.cache.spec import KVSpec
 from trivium.compile.build import build_plan
 from trivium.compile.emit import PlanFacts
-from trivium.compile.formats import format_named
 from trivium.config.model import ModelConfig
 from trivium.ir.graph import Graph
 from trivium.kernels import linear, native
@@ -42,7 +42,7 @@ def plan_of(
     limits: Limits = LIMITS,
 ) -> Plan:
     """Compile a graph with all its matrices in one format."""
-    formats = {name: format_named(weights) for name, shape in graph.param_shapes().items() if len(shape) == 2}
+    formats = {name: form_named(weights) for name, shape in graph.param_shapes().items() if len(shape) == 2}
     facts = PlanFacts(config=config, formats=formats, kv=KVStorage(spec=spec, dtype=kv), limits=limits)
     return build_plan(graph, facts)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from support.forms import form_named
 from support.fused_graphs import RandomAdapters, adapters_for
-from trivium.compile.formats import FORMATS
 from trivium.compile.options import PassOptions
 from trivium.ir.attention import KVRead, Sight
 from trivium.ir.graph import Graph, Value
@@ -56,7 +56,7 @@ Pass = Callable[[Graph, PassOptions], Graph]
 def options_for(graph: Graph, *, has_adapters: bool = False, **formats: str) -> PassOptions:
     """Store every matrix as float32, save those that are named."""
     stored = {param.name: "f32" for param in graph.params if len(param.type.shape) > 1} | formats
-    return PassOptions({name: FORMATS[form] for name, form in stored.items()}, has_adapters)
+    return PassOptions({name: form_named(form) for name, form in stored.items()}, has_adapters)
 
 
 def canonical(graph: Graph) -> str:

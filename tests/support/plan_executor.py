@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from support import fused_graphs
+from support.forms import form_named
 from trivium.cache.spec import KVSpec
 from trivium.compile.build import build_plan
 from trivium.compile.emit import PlanFacts
-from trivium.compile.formats import FORMATS
 from trivium.config.model import ModelConfig
 from trivium.ir.graph import Graph
 from trivium.kernels import gemm
@@ -39,7 +39,7 @@ def compile_golden(name: str, form: str = "f32", kv_dtype: Any = "f32") -> tuple
     spec = kv_spec(config, page_len=4, element_bytes={"f32": 4, "bf16": 2, "i8": 1}[kv_dtype])
     facts = PlanFacts(
         config=config,
-        formats={param.name: FORMATS[form] for param in graph.params if len(param.type.shape) > 1},
+        formats={param.name: form_named(form) for param in graph.params if len(param.type.shape) > 1},
         kv=KVStorage(spec=spec, dtype=kv_dtype),
         limits=Limits(max_num_batched_tokens=64, max_logit_rows=32),
     )

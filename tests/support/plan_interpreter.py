@@ -18,7 +18,7 @@ from trivium.kernels import gemm
 from trivium.plan.program import Buffer, Instruction, Plan, ProgramName, Weight
 from trivium.runtime.arrays import NumpyLibrary
 
-OPERAND_KINDS = ("f32t", "bf16", "q8")
+OPERAND_KINDS = ("f32t", "bf16", "q8", "q8_wide")
 
 
 class PlanInterpreter:

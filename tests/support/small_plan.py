@@ -96,6 +96,7 @@ def small_key(**changes: Any) -> PlanKey:
         "formats": FORMATS,
         "kv": KV,
         "limits": LIMITS,
+        "activation_group": 32,
         "isa": "avx2",
         "kernels": "k1",
         "compiler": "c1",

@@ -75,7 +75,7 @@ std::span<const Kernel> all();
 const Kernel& best(Isa isa);
 
 // Where attended rows go: `floats` [T, stride], or an operand of depth H * D (padded), whose element h * D + d is
-// element d of head h; D must then be a multiple of operand::kGroup.
+// element d of head h; D must then be a multiple of its group().
 struct Output {
   float* floats;
   std::size_t stride;

@@ -129,6 +129,7 @@ struct Packed {
   static constexpr bool kHasColumnScale = std::is_empty_v<typename Block::Record>;
   static constexpr bool kIsUnpacked = false;
   static constexpr std::size_t kCodesAt = Block::kSubsBytes;  // in a group
+  static constexpr std::size_t kGroupBytes = Block::kGroupBytes;
 
   static const std::byte* group(const std::byte* block, std::size_t g) { return Block::group(block, g); }
   template <class L>
@@ -160,6 +161,7 @@ struct Unpacked {
   static constexpr bool kHasColumnScale = false;
   static constexpr bool kIsUnpacked = true;
   static constexpr std::size_t kCodesAt = 0;
+  static constexpr std::size_t kGroupBytes = group_bytes(8);
 
   static const std::byte* group(const std::byte* block, std::size_t g) { return block + g * group_bytes(8); }
   template <class L>

@@ -4,6 +4,7 @@
 // zeros; they are computed like all others, never stored, and written as zeros into operands.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 
 #include "ops/linear/activation_inl.h"
@@ -66,6 +67,27 @@ void store_rows(const FinishArgs& args) {
   }
 }
 
+// The rows of one panel, or of the two that a wide group spans, as groups of an operand, and the padding behind them.
+inline void write_operand(const FinishArgs& args) {
+  const operand::Layout& layout = *args.epilogue->operand_layout;
+  const std::size_t group = layout.group();
+  operand::Row row = operand::row_at(layout, args.epilogue->operand, args.total_rows, args.first_row);
+  const std::size_t first = args.first_col / group * group;
+  const std::size_t end = args.first_col + kPanel + args.num_pad;
+  const float zeros[operand::kWideGroup] = {};
+  for (std::size_t r = 0; r < args.num_rows; ++r, ++row.words) {
+    const float* panel = args.y + r * kPanel;
+    float joined[operand::kWideGroup] = {};
+    if (group != kPanel) {
+      float* to = joined;
+      if (args.before != nullptr) to = std::copy_n(args.before + r * kPanel, kPanel, to);
+      std::copy_n(panel, kPanel, to);
+    }
+    operand::write_groups(layout, row, first, group == kPanel ? panel : joined, group);
+    for (std::size_t n = first + group; n < end; n += group) operand::write_groups(layout, row, n, zeros, group);
+  }
+}
+
 // Two passes over the rows: within one, neither waits for the other's long chains.
 template <class L, Activation activation>
 void gate_rows(const FinishArgs& args) {
@@ -73,16 +95,7 @@ void gate_rows(const FinishArgs& args) {
     L::store(L::mul(activated<L, activation>(L::load(args.y + i)), L::load(args.up + i)), args.y + i);
   }
   if (args.epilogue->out != nullptr) store_rows<L, false>(args);
-  if (args.epilogue->operand_layout == nullptr) return;
-  const operand::Layout& layout = *args.epilogue->operand_layout;
-  operand::Row row = operand::row_at(layout, args.epilogue->operand, args.total_rows, args.first_row);
-  const float zeros[operand::kGroup] = {};
-  for (std::size_t r = 0; r < args.num_rows; ++r, ++row.words) {
-    operand::write_groups(layout, row, args.first_col, args.y + r * kPanel, kPanel);
-    for (std::size_t n = 0; n < args.num_pad; n += operand::kGroup) {
-      operand::write_groups(layout, row, args.first_col + kPanel + n, zeros, operand::kGroup);
-    }
-  }
+  if (args.epilogue->operand_layout != nullptr && !args.is_half) write_operand(args);
 }
 
 template <class L>

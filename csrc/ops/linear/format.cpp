@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <string>
+#include <type_traits>
 
 #include "base/check.h"
 #include "ops/linear/visit.h"
@@ -12,7 +13,7 @@ namespace {
 constexpr std::size_t kSuper = 256;  // values of k per block of the K-quants
 
 constexpr Format floats(FormatId id, const char* name, operand::Format operand, std::size_t value_bytes) {
-  return {id, name, operand, operand::kGroup, operand::kGroup * kPanel * value_bytes, 0, 0, 0, false};
+  return {id, name, operand, operand::kGroup, operand::kGroup * kPanel * value_bytes, 0, 0, 0, 0, false};
 }
 
 template <class Block>
@@ -25,6 +26,7 @@ constexpr Format ints(FormatId id, const char* name, std::size_t block, std::siz
           Block::kRecordBytes + block / operand::kGroup * Block::kGroupBytes,
           id == FormatId::kI8Channel ? sizeof(float) * kPanel : 0,
           group,
+          std::is_empty_v<typename Block::Subs> ? block : group,
           zero,
           has_min};
 }

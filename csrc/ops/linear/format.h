@@ -64,11 +64,17 @@ struct Format {
   std::size_t block_bytes;   // of kPanel columns
   std::size_t header_bytes;  // before a panel's first block: the scales of i8_c
   std::size_t group;         // values of k per scale as the kernels see it (16 or 32); 0 for numbers
+  std::size_t span;          // values of k that share a scale and a minimum: group, or more of it
   std::uint8_t zero;         // offset of the codes, as operand::SumKind means it; 0 where there is none or a minimum
   bool has_min;
 };
 
 std::span<const Format> formats();
+
+// Whether a product takes an operand: of the format that the weights' is, or of wide groups where a scale spans them.
+inline bool fits(const Format& format, operand::Format left) {
+  return left == format.operand || (left == operand::Format::kQ8Wide && format.span >= operand::kWideGroup);
+}
 
 // Throws std::invalid_argument that lists the names.
 const Format& format_named(const char* name);

@@ -4,7 +4,7 @@
 
 namespace trivium::linear {
 
-FormatKernels groups_avx2(FormatId id);
-FormatKernels groups_avx2(FormatId id) { return group_kernels<Lanes2>(id); }
+FormatKernels groups_avx2(FormatId id, operand::Format left);
+FormatKernels groups_avx2(FormatId id, operand::Format left) { return group_kernels<Lanes2>(id, left); }
 
 }  // namespace trivium::linear

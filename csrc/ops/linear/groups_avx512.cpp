@@ -4,7 +4,7 @@
 
 namespace trivium::linear {
 
-FormatKernels groups_avx512(FormatId id);
-FormatKernels groups_avx512(FormatId id) { return group_kernels<LanesPlain512>(id); }
+FormatKernels groups_avx512(FormatId id, operand::Format left);
+FormatKernels groups_avx512(FormatId id, operand::Format left) { return group_kernels<LanesPlain512>(id, left); }
 
 }  // namespace trivium::linear

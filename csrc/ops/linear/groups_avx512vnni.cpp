@@ -4,7 +4,7 @@
 
 namespace trivium::linear {
 
-FormatKernels groups_avx512vnni(FormatId id);
-FormatKernels groups_avx512vnni(FormatId id) { return group_kernels<LanesVnni512>(id); }
+FormatKernels groups_avx512vnni(FormatId id, operand::Format left);
+FormatKernels groups_avx512vnni(FormatId id, operand::Format left) { return group_kernels<LanesVnni512>(id, left); }
 
 }  // namespace trivium::linear

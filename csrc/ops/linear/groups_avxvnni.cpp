@@ -4,7 +4,7 @@
 
 namespace trivium::linear {
 
-FormatKernels groups_avxvnni(FormatId id);
-FormatKernels groups_avxvnni(FormatId id) { return group_kernels<LanesVnni256>(id); }
+FormatKernels groups_avxvnni(FormatId id, operand::Format left);
+FormatKernels groups_avxvnni(FormatId id, operand::Format left) { return group_kernels<LanesVnni256>(id, left); }
 
 }  // namespace trivium::linear

@@ -4,7 +4,7 @@
 
 namespace trivium::linear {
 
-FormatKernels groups_scalar(FormatId id);
-FormatKernels groups_scalar(FormatId id) { return group_kernels<One>(id); }
+FormatKernels groups_scalar(FormatId id, operand::Format left);
+FormatKernels groups_scalar(FormatId id, operand::Format left) { return group_kernels<One>(id, left); }
 
 }  // namespace trivium::linear

@@ -1,7 +1,7 @@
 // The register tile of products with integer codes (kQ8 operands). Internal linkage: included by ISA files only.
 //
-// kRows rows by kVecs vectors of columns, over all of k. Per group of 32 values of k, vector after vector, so that the
-// panel is read in the order in which it lies:
+// kRows rows by kVecs vectors of columns, over all of k. Per group of 32 values of k (64 where operand and weights have
+// groups of 64), vector after vector, so that the panel is read in the order in which it lies:
 //
 //   units of 4 k          quads of the group, one vector of columns
 //   row 0  [x x x x]      w = quad(0)       dot[r] += x[r] . w        exact integers
@@ -20,6 +20,7 @@
 // below its number of registers.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 
 #include "ops/linear/ahead_inl.h"
@@ -29,28 +30,43 @@
 namespace trivium::linear {
 namespace {
 
+// Groups of 32 that a sum of integers spans, and sums per group of 32 where it is shorter.
+template <class F>
+constexpr int kSpan = std::max(F::kGroup / static_cast<int>(operand::kGroup), 1);
+template <class F>
+constexpr int kPiecesOf = std::max(static_cast<int>(operand::kGroup) / F::kGroup, 1);
+
 // What stays in registers over a panel, and what walks along it.
 template <class L, class F, int kRows, int kVecs>
 struct IntTile {
   using Floats = typename L::Floats;
-  using Dot = typename L::template Dot<F::kDotBits>;
-  static constexpr int kPieces = static_cast<int>(operand::kGroup) / F::kGroup;
+  static constexpr int kPieces = kPiecesOf<F>;
   static constexpr int kPieceQuads = F::kGroup / 4;
+  using Dot = typename L::template Dot<F::kDotBits, kPieceQuads>;
+
+  static constexpr int kGroupQuads = static_cast<int>(kQuads);
 
   Floats acc[kRows][kVecs];
 
-  // The integer sums of one piece (a group of the weight's within a group of 32) for one vector of columns.
+  // Quads [kFrom, kTo) of the integer sums of one piece (16, 32 or 64 values of k) for one vector of columns; `units`
+  // are those of quad kFrom. Groups of 32 lie apart.
+  template <int kFrom, int kTo>
   [[gnu::always_inline]] static void multiply(const std::byte* lines, int piece, const std::uint32_t* units,
                                               const std::uint32_t* sums, std::size_t stride, Dot (&dot)[kRows]) {
-    repeat<kRows>([&](auto r) TRIV_UNROLLED {
-      if constexpr (F::kZero != 0) {
-        dot[r].start(sums + r);
-      } else {
-        dot[r].start();
-      }
-    });
-    repeat<kPieceQuads>([&](auto q) TRIV_UNROLLED {
-      const typename Dot::Weights w = Dot::weights(F::template quad<L>(lines, piece * kPieceQuads + q));
+    if constexpr (kFrom == 0) {
+      repeat<kRows>([&](auto r) TRIV_UNROLLED {
+        if constexpr (F::kZero != 0) {
+          dot[r].start(sums + r);
+        } else {
+          dot[r].start();
+        }
+      });
+    }
+    repeat<kTo - kFrom>([&](auto i) TRIV_UNROLLED {
+      const int q = kFrom + i;
+      const int at = piece * kPieceQuads + q;
+      const std::byte* group = lines + static_cast<std::size_t>(at / kGroupQuads) * F::kGroupBytes;
+      const typename Dot::Weights w = Dot::weights(F::template quad<L>(group, at % kGroupQuads));
       repeat<kRows>([&](auto r) TRIV_UNROLLED { dot[r].add(q, w, units + r); });
       units += stride;
     });
@@ -69,13 +85,39 @@ struct IntTile {
       }
     });
   }
+
+  // One sum over several groups of 32, group after group for all vectors: as the panel lies. For few rows, which wait
+  // for memory and have registers to spare.
+  [[gnu::always_inline]] void add_in_order(std::size_t first_col, const std::byte* lines, const std::byte* block,
+                                           const std::byte* group, const float* scales, const float* mins,
+                                           const std::uint32_t* units, const float* unit_scales,
+                                           const std::uint32_t* sums, std::size_t stride) {
+    Floats scale[kVecs];
+    Floats min[kVecs];
+    repeat<kVecs>([&](auto v) TRIV_UNROLLED {
+      const std::size_t col = first_col + static_cast<std::size_t>(v * L::kCols);
+      scale[v] = F::template scale<L>(scales, block, group, 0, col);
+      min[v] = L::zero();
+      if constexpr (F::kHasMin) min[v] = F::template min<L>(mins, block, group, 0, col);
+    });
+    Dot dot[kVecs][kRows];
+    repeat<kSpan<F>>([&](auto part) TRIV_UNROLLED {
+      constexpr int kFrom = static_cast<int>(part) * kGroupQuads;
+      repeat<kVecs>([&](auto v) TRIV_UNROLLED {
+        multiply<kFrom, kFrom + kGroupQuads>(reloaded(lines) + vector_offset<L>(v, F::kBits), 0,
+                                             reloaded(units) + static_cast<std::size_t>(kFrom) * stride, sums, stride,
+                                             dot[v]);
+      });
+    });
+    repeat<kVecs>([&](auto v) TRIV_UNROLLED { add<v>(scale[v], min[v], reloaded(unit_scales), sums, dot[v]); });
+  }
 };
 
-// A group's worth of lines, L::kNear bytes on: a few rows wait for memory alone, and bytes come too fast for the
+// A sum's worth of lines, L::kNear bytes on: a few rows wait for memory alone, and bytes come too fast for the
 // processor's own prefetching.
 template <class L, class F>
 [[gnu::always_inline]] inline void fetch_near(const std::byte* group) {
-  for (std::size_t at = 0; at < group_bytes(F::kBits) + kLine; at += kLine) {
+  for (std::size_t at = 0; at < kSpan<F> * group_bytes(F::kBits) + kLine; at += kLine) {
     L::template fetch<Into::kL2>(group + L::kNear + at);
   }
 }
@@ -101,31 +143,37 @@ template <class L, class F, int kRows, int kVecs>
   const float* mins = t.mins;
   const std::size_t offset = column_offset(first_col, F::kBits);
   for (std::size_t b = t.num_blocks; b != 0; --b, block += block_bytes) {
-    for (std::size_t g = 0; g < block_groups; ++g) {
+    for (std::size_t g = 0; g < block_groups; g += kSpan<F>) {
       const std::byte* group = F::group(block, g);
       if constexpr (!kFetchesNext && F::kBits == 8 && L::kNear > 0) fetch_near<L, F>(group);
-      repeat<kVecs>([&](auto v) TRIV_UNROLLED {
-        const std::size_t col = first_col + static_cast<std::size_t>(v * L::kCols);
-        repeat<Tile::kPieces>([&](auto piece) TRIV_UNROLLED {
-          constexpr std::size_t kPiece = static_cast<std::size_t>(piece);
-          const std::byte* piece_group = reloaded(group);
-          const std::uint32_t* piece_units = reloaded(units) + kPiece * Tile::kPieceQuads * stride;
-          const std::uint32_t* piece_sums = kHasSums ? reloaded(sums) + kPiece * stride : nullptr;
-          Floats scale = L::zero();
-          Floats min = L::zero();
-          if constexpr (!F::kHasColumnScale) scale = F::template scale<L>(scales, block, piece_group, kPiece, col);
-          if constexpr (F::kHasMin) min = F::template min<L>(mins, block, piece_group, kPiece, col);
-          typename Tile::Dot dot[kRows];
-          Tile::multiply(piece_group + F::kCodesAt + offset + vector_offset<L>(v, F::kBits), piece, piece_units,
-                         piece_sums, stride, dot);
-          tile.template add<v>(scale, min, reloaded(unit_scales), piece_sums, dot);
+      if constexpr (kSpan<F> > 1 && kRows <= kAheadRows) {
+        tile.add_in_order(first_col, group + F::kCodesAt + offset, block, group, scales, mins, units, unit_scales, sums,
+                          stride);
+      } else {
+        repeat<kVecs>([&](auto v) TRIV_UNROLLED {
+          const std::size_t col = first_col + static_cast<std::size_t>(v * L::kCols);
+          repeat<Tile::kPieces>([&](auto piece) TRIV_UNROLLED {
+            constexpr std::size_t kPiece = static_cast<std::size_t>(piece);
+            const std::byte* piece_group = reloaded(group);
+            const std::uint32_t* piece_units = reloaded(units) + kPiece * Tile::kPieceQuads * stride;
+            const std::uint32_t* piece_sums = kHasSums ? reloaded(sums) + kPiece * stride : nullptr;
+            Floats scale = L::zero();
+            Floats min = L::zero();
+            if constexpr (!F::kHasColumnScale) scale = F::template scale<L>(scales, block, piece_group, kPiece, col);
+            if constexpr (F::kHasMin) min = F::template min<L>(mins, block, piece_group, kPiece, col);
+            typename Tile::Dot dot[kRows];
+            Tile::template multiply<0, Tile::kPieceQuads>(
+                piece_group + F::kCodesAt + offset + vector_offset<L>(v, F::kBits), piece, piece_units, piece_sums,
+                stride, dot);
+            tile.template add<v>(scale, min, reloaded(unit_scales), piece_sums, dot);
+          });
         });
-      });
-      units += kQuads * stride;
+      }
+      units += kSpan<F> * kQuads * stride;
       unit_scales += stride;
       if constexpr (F::kIsUnpacked) {
-        scales += Tile::kPieces * kPanel;
-        if constexpr (F::kHasMin) mins += Tile::kPieces * kPanel;
+        scales += kSpan<F> * Tile::kPieces * kPanel;
+        if constexpr (F::kHasMin) mins += kSpan<F> * Tile::kPieces * kPanel;
       }
       if constexpr (kHasSums) sums += Tile::kPieces * stride;
       if constexpr (kFetchesNext) ahead.template fetch<L, kInto>();
@@ -146,7 +194,7 @@ template <class L, class F, int kRows>
 void run_int_tile(const TileArgs& t) {
   constexpr int kVecs = L::int_vectors(kRows);
   constexpr std::size_t kCols = kVecs * L::kCols;
-  Ahead ahead(t, kPanel / kCols * t.num_blocks * t.block_groups);
+  Ahead ahead(t, kPanel / kCols * t.num_blocks * t.block_groups / kSpan<F>);
   for (std::size_t col = 0; col < kPanel; col += kCols) ahead = run_columns<L, F, kRows, kVecs>(t, col, ahead);
 }
 
@@ -164,7 +212,7 @@ struct IntTiles {
 
 template <class L, class F>
 void unpack_panel(const UnpackArgs& t) {
-  constexpr std::size_t kPieces = operand::kGroup / F::kGroup;
+  constexpr std::size_t kPieces = kPiecesOf<F>;
   std::byte* codes = t.codes;
   float* scales = t.scales;
   float* mins = t.mins;

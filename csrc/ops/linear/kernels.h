@@ -13,7 +13,8 @@ namespace trivium::linear {
 
 // One register tile's work: some rows of an operand's tile times one panel.
 //
-// The panel is read as num_blocks blocks, each block_bytes long, of block_groups groups of 32. An unpacked panel is a
+// The panel is read as num_blocks blocks, each block_bytes long, of block_groups groups of 32 (two at a time with
+// operands of groups of 64). An unpacked panel is a
 // single block: codes of 8 bits, and scales and minima as float [K / g][kPanel].
 struct TileArgs {
   const std::byte* blocks;
@@ -78,9 +79,11 @@ struct FinishArgs {
   std::size_t first_col;  // of the output, counted over all parts; kGated: of the operand
   std::size_t num_cols;   // up to kPanel are valid
   float* y;               // [num_rows][kPanel], changed; kGated: the gate
+  const float* before;    // kGated, second half of a group of the operand: the panel to the left, finished; else null
+  bool is_half;           // kGated, first half of a group: the operand is written with the second
   float* up;              // kGated
   std::size_t up_col;     // kGated: column of `up` over all parts
-  std::size_t num_pad;    // kGated: columns after these that the operand has as padding; a multiple of operand::kGroup
+  std::size_t num_pad;    // kGated: columns after these that the operand has as padding; a multiple of kPanel
 };
 
 using FinishFn = void (*)(const FinishArgs& args);
@@ -88,7 +91,7 @@ using FinishFn = void (*)(const FinishArgs& args);
 struct Kernels {
   Isa isa;
   const char* name;
-  FormatKernels (*format)(FormatId id);
+  FormatKernels (*format)(FormatId id, operand::Format left);
   FinishFn finish;
 };
 

@@ -59,9 +59,10 @@ struct One {
     return bytes;
   }
 
-  // --- Sums of products of four unsigned bytes with four signed ones, for codes below 2^kBits.
+  // --- Sums of products of four unsigned bytes with four signed ones, for codes below 2^kBits: kQuadsOf quads from
+  // start to finish.
   using Ints = std::int32_t;
-  template <int kBits>
+  template <int kBits, int kQuadsOf>
   struct Dot {
     using Weights = Bytes;
     Ints sum;

@@ -3,6 +3,7 @@
 
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -119,9 +120,9 @@ struct Lanes2 : Lanes256 {
   // 4 x 2: 8 acc + 2 w (4 of bfloat16) + 2 x.
   static constexpr int float_vectors(int rows) { return rows == 1 ? 4 : 2; }
 
-  template <int kBits>
+  template <int kBits, int kQuadsOf>
   struct Dot {
-    static constexpr int kChain = chain_of(kBits);
+    static constexpr int kChain = std::min(chain_of(kBits), kQuadsOf);
     struct Weights {
       __m256i codes;
       __m256i magnitudes;  // 8 bits only: codes - 128 and its magnitude
@@ -140,11 +141,10 @@ struct Lanes2 : Lanes256 {
       if constexpr (kBits == 8) x = _mm256_sign_epi8(x, w.codes);
       const __m256i pairs = _mm256_maddubs_epi16(w.magnitudes, x);
       chain = q % kChain == 0 ? pairs : _mm256_add_epi16(chain, pairs);
-      if (kChain < 8 && q % kChain == kChain - 1) flush(q < kChain);
+      if (q % kChain == kChain - 1) flush(q < kChain);
     }
     // The starting value comes last: integers may be added in any order. 8 bits have centred codes and need none.
-    __m256i finish(const std::uint32_t* init, bool has_init) {
-      if constexpr (kChain == 8) flush(true);
+    __m256i finish(const std::uint32_t* init, bool has_init) const {
       return has_init && kBits < 8 ? _mm256_add_epi32(sum, splat_units(init)) : sum;
     }
     void flush(bool is_first) {

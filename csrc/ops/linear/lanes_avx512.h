@@ -3,6 +3,7 @@
 
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -107,9 +108,9 @@ struct LanesPlain512 : Lanes512 {
   // 8 x 2: 16 acc + 2 w (4 of bfloat16) + 2 x.
   static constexpr int float_vectors(int) { return 2; }
 
-  template <int kBits>
+  template <int kBits, int kQuadsOf>
   struct Dot {
-    static constexpr int kChain = kBits <= 4 ? 8 : kBits == 5 ? 4 : kBits == 6 ? 2 : 1;
+    static constexpr int kChain = std::min(kBits <= 4 ? 8 : kBits == 5 ? 4 : kBits == 6 ? 2 : 1, kQuadsOf);
     struct Weights {
       __m512i magnitudes;
       __mmask64 negative;  // 8 bits only
@@ -128,10 +129,9 @@ struct LanesPlain512 : Lanes512 {
       if constexpr (kBits == 8) x = _mm512_mask_sub_epi8(x, w.negative, _mm512_setzero_si512(), x);
       const __m512i pairs = _mm512_maddubs_epi16(w.magnitudes, x);
       chain = q % kChain == 0 ? pairs : _mm512_add_epi16(chain, pairs);
-      if (kChain < 8 && q % kChain == kChain - 1) flush(q < kChain);
+      if (q % kChain == kChain - 1) flush(q < kChain);
     }
-    __m512i finish(const std::uint32_t* init, bool has_init) {
-      if constexpr (kChain == 8) flush(true);
+    __m512i finish(const std::uint32_t* init, bool has_init) const {
       return has_init && kBits < 8 ? _mm512_add_epi32(sum, splat_units(init)) : sum;
     }
     void flush(bool is_first) {

@@ -16,7 +16,7 @@ struct LanesVnni512 : Lanes512 {
   // 12 x 2: 24 acc + 2 w + 1 x.
   static constexpr int float_vectors(int) { return 2; }
 
-  template <int kBits>
+  template <int kBits, int kQuadsOf>
   struct Dot {
     using Weights = __m512i;
     __m512i sum;

@@ -15,7 +15,7 @@ struct LanesVnni256 : Lanes256 {
   static constexpr int int_vectors(int rows) { return rows <= 2 ? 4 : 2; }
   static constexpr int float_vectors(int rows) { return rows == 1 ? 4 : 2; }
 
-  template <int kBits>
+  template <int kBits, int kQuadsOf>
   struct Dot {
     using Weights = __m256i;
     __m256i sum;

@@ -33,6 +33,15 @@ constexpr std::size_t unpacked_bytes(std::size_t depth) {
 
 constexpr std::size_t kResultBytes = operand::kTileRows * kPanel * sizeof(float);
 
+// Panels that a member works on at the same time: gate and up, beside each other twice where the operand that is
+// written has wide groups.
+constexpr std::size_t kMaxPanels = 2 * operand::kWideGroup / kPanel;
+
+// Units per sum that a product with this operand reads.
+std::size_t sum_group(const Format& format, operand::Format left) {
+  return left == operand::Format::kQ8Wide ? operand::kWideGroup : format.group;
+}
+
 struct Span {
   const std::byte* begin = nullptr;
   const std::byte* end = nullptr;
@@ -40,9 +49,9 @@ struct Span {
 
 // One member's run through its share.
 //
-// Work items are (column, tile) pairs, column by column: a column is one panel, or the gate's panel and the up part's
-// beside it. A share is a run of items, so that members differ by one tile at most, and a panel is read by two members
-// only where a share ends inside it.
+// Work items are (column, tile) pairs, column by column: a column is one panel, or the gate's panels that make a group
+// of the operand to be written, one or two, and the up part's beside them. A share is a run of items, so that members
+// differ by one tile at most, and a panel is read by two members only where a share ends inside it.
 //
 //   columns x tiles      c0t0 c0t1 c0t2 | c1t0 c1t1 c1t2 | c2t0 …
 //   shares of three      `----- 0 -----------´ `----- 1 ---- …
@@ -56,15 +65,17 @@ class Member {
         tiles_{product.num_rows},
         depth_(product.layout.depth),
         is_gated_(product.epilogue.kind == EpilogueKind::kGated) {
+    const operand::Layout* written = product.epilogue.operand_layout;
+    if (is_gated_ && written != nullptr) num_gates_ = written->group() / kPanel;
     for (std::size_t i = 0; i < product.parts.size(); ++i) {
       const Format& format = *product.parts[i].format;
-      formats_[i] = kernels.format(format.id);
+      formats_[i] = kernels.format(format.id, product.layout.format);
       panel_bytes_[i] = panel_bytes(format, depth_);
     }
   }
 
   std::size_t num_columns() const {
-    if (is_gated_) return num_panels(product_.parts[0].num_cols);
+    if (is_gated_) return (num_panels(product_.parts[0].num_cols) + num_gates_ - 1) / num_gates_;
     std::size_t columns = 0;
     for (const Weight& part : product_.parts) columns += num_panels(part.num_cols);
     return columns;
@@ -78,7 +89,7 @@ class Member {
       const std::size_t first_tile = items.begin % num_tiles;
       const std::size_t count = std::min(num_tiles - first_tile, items.end - items.begin);
       if (is_gated_) {
-        run_pair(column, first_tile, first_tile + count);
+        run_gated(column, first_tile, first_tile + count);
       } else {
         run_column(column, first_tile, first_tile + count);
       }
@@ -127,6 +138,7 @@ class Member {
       source.ahead = bytes_of(next.part, next.panel);
     }
     FinishArgs args{};
+    args.y = results(0);
     args.first_col = place.first_col;
     args.num_cols = std::min(kPanel, product_.parts[place.part].num_cols - place.panel * kPanel);
     for (std::size_t tile = first_tile; tile < end_tile; ++tile) {
@@ -135,25 +147,37 @@ class Member {
     }
   }
 
-  void run_pair(std::size_t column, std::size_t first_tile, std::size_t end_tile) {
-    const std::size_t num_rows = tiles_.begin(end_tile) - tiles_.begin(first_tile);
-    Source sources[2] = {prepare(0, column, num_rows, 0), prepare(1, column, num_rows, 1)};
-    if (column < last_column_) {
-      for (Source& source : sources) source.ahead = bytes_of(source.part, column + 1);
-    }
+  void run_gated(std::size_t column, std::size_t first_tile, std::size_t end_tile) {
     const std::size_t num_cols = product_.parts[0].num_cols;
-    FinishArgs args{};
-    args.first_col = column * kPanel;
-    args.num_cols = std::min(kPanel, num_cols - args.first_col);
-    args.up_col = num_cols + args.first_col;
-    const bool is_last = column + 1 == num_panels(num_cols);
+    const std::size_t end_panel = num_panels(num_cols);
+    const std::size_t first_panel = column * num_gates_;
+    const std::size_t count = std::min(num_gates_, end_panel - first_panel);
+    const std::size_t num_rows = tiles_.begin(end_tile) - tiles_.begin(first_tile);
+    Source sources[kMaxPanels];  // gate, up, gate, up
+    for (std::size_t i = 0; i < 2 * count; ++i) {
+      sources[i] = prepare(i % 2, first_panel + i / 2, num_rows, i);
+      const std::size_t next = first_panel + num_gates_ + i / 2;
+      if (column < last_column_ && next < end_panel) sources[i].ahead = bytes_of(i % 2, next);
+    }
     const operand::Layout* written = product_.epilogue.operand_layout;
-    args.num_pad = is_last && written != nullptr ? written->depth - (column + 1) * kPanel : 0;
     for (std::size_t tile = first_tile; tile < end_tile; ++tile) {
-      for (std::size_t i = 0; i < 2; ++i) {
-        multiply(sources[i], tile, tile - first_tile, end_tile - first_tile, results(i));
+      for (std::size_t i = 0; i < count; ++i) {
+        for (std::size_t part = 2 * i; part < 2 * i + 2; ++part) {
+          multiply(sources[part], tile, tile - first_tile, end_tile - first_tile, results(part));
+        }
+        const std::size_t panel = first_panel + i;
+        const bool is_last = panel + 1 == end_panel;
+        FinishArgs args{};
+        args.first_col = panel * kPanel;
+        args.num_cols = std::min(kPanel, num_cols - args.first_col);
+        args.up_col = num_cols + args.first_col;
+        args.y = results(2 * i);
+        args.up = results(2 * i + 1);
+        args.before = i > 0 ? results(2 * i - 2) : nullptr;
+        args.is_half = i + 1 < count;
+        args.num_pad = is_last && written != nullptr ? written->depth - (panel + 1) * kPanel : 0;
+        finish(args, tile);
       }
-      finish(args, tile);
     }
   }
 
@@ -179,7 +203,7 @@ class Member {
     args.scales = reinterpret_cast<const float*>(begin);  // of i8_c, the only one that looks here
     source.tiles = is_unpacked ? kernels.unpacked : kernels.direct;
     source.max_rows = kernels.max_rows;
-    if (is_unpacked) unpack(kernels.unpack, args, scratch_ + 2 * kResultBytes + room * unpacked_bytes(depth_));
+    if (is_unpacked) unpack(kernels.unpack, args, scratch_ + kMaxPanels * kResultBytes + room * unpacked_bytes(depth_));
     return source;
   }
 
@@ -211,7 +235,7 @@ class Member {
       const std::size_t rows = height * (i + 1) / pieces - row;
       const std::size_t call = index * pieces + i;
       args.units = words + row;
-      if (layout.format == operand::Format::kQ8) {
+      if (operand::is_quantised(layout.format)) {
         args.unit_scales = reinterpret_cast<const float*>(words + layout.scales_at() * height + row);
         if (layout.num_sums > 0) args.sums = words + layout.sums_at(sum_of(source.part)) * height + row;
       }
@@ -227,8 +251,6 @@ class Member {
     args.total_rows = product_.num_rows;
     args.first_row = tiles_.begin(tile);
     args.num_rows = tiles_.height(tile);
-    args.y = results(0);
-    args.up = results(1);
     kernels_.finish(args);
   }
 
@@ -239,6 +261,7 @@ class Member {
   operand::Tiles tiles_;
   std::size_t depth_;
   bool is_gated_;
+  std::size_t num_gates_ = 1;  // panels of the gate in a column
   std::size_t last_column_ = 0;
   FormatKernels formats_[kMaxParts];
   std::size_t panel_bytes_[kMaxParts];
@@ -280,7 +303,8 @@ const Kernels& best(Isa isa) {
 Isa isa_of(const Kernels& kernels) { return kernels.isa; }
 
 std::size_t scratch_bytes(std::size_t depth) {
-  return 2 * (kResultBytes + unpacked_bytes((depth + operand::kGroup - 1) / operand::kGroup * operand::kGroup));
+  return kMaxPanels *
+         (kResultBytes + unpacked_bytes((depth + operand::kGroup - 1) / operand::kGroup * operand::kGroup));
 }
 
 void check(const Product& product) {
@@ -290,22 +314,24 @@ void check(const Product& product) {
   TRIV_CHECK(product.sums.size() == count, "linear: %zu sums for %zu parts", product.sums.size(), count);
   for (std::size_t i = 0; i < count; ++i) {
     const Format& format = *product.parts[i].format;
-    TRIV_CHECK(format.operand == layout.format, "linear: part %zu (%s) needs another operand format", i, format.name);
+    TRIV_CHECK(fits(format, layout.format), "linear: part %zu (%s) needs another operand format", i, format.name);
     TRIV_CHECK(layout.depth % format.block == 0, "linear: depth %zu is not whole blocks of %zu of part %zu (%s)",
                layout.depth, format.block, i, format.name);
     TRIV_CHECK(product.parts[i].num_cols > 0, "linear: part %zu has no columns", i);
     if (format.zero == 0 && !format.has_min) continue;
     const std::size_t sum = product.sums[i];
+    const std::size_t group = sum_group(format, layout.format);
     TRIV_CHECK(sum < layout.num_sums, "linear: part %zu reads sum %zu of %zu", i, sum, layout.num_sums);
-    TRIV_CHECK(layout.sums[sum].group == format.group && layout.sums[sum].zero == format.zero,
+    TRIV_CHECK(layout.sums[sum].group == group && layout.sums[sum].zero == format.zero,
                "linear: part %zu (%s) needs the sum of %zu units with zero %d, not of %d with %d", i, format.name,
-               format.group, format.zero, layout.sums[sum].group, layout.sums[sum].zero);
+               group, format.zero, layout.sums[sum].group, layout.sums[sum].zero);
   }
   if (product.epilogue.kind != EpilogueKind::kGated) return;
   TRIV_CHECK(count == 2 && product.parts[0].num_cols == product.parts[1].num_cols,
              "linear: a gated product has two parts with as many columns");
   const operand::Layout* written = product.epilogue.operand_layout;
-  TRIV_CHECK(written == nullptr || written->depth >= num_panels(product.parts[0].num_cols) * kPanel,
+  TRIV_CHECK(written == nullptr || (written->depth >= num_panels(product.parts[0].num_cols) * kPanel &&
+                                    written->depth % written->group() == 0),
              "linear: the gated operand has depth %zu for %zu columns", written == nullptr ? 0 : written->depth,
              product.parts[0].num_cols);
 }
@@ -317,11 +343,15 @@ void run(const Kernels& kernels, const Product& product, Tactic tactic, Team& te
 }
 
 operand::Layout layout_for(const Format& format, std::size_t depth) {
+  return layout_for(format, depth, format.operand);
+}
+
+operand::Layout layout_for(const Format& format, std::size_t depth, operand::Format left) {
   operand::Layout layout{};
-  layout.format = format.operand;
+  layout.format = left;
   layout.depth = padded_depth(format, depth);
   if (format.zero != 0 || format.has_min) {
-    layout.sums[0] = {static_cast<std::uint8_t>(format.group), format.zero};
+    layout.sums[0] = {static_cast<std::uint8_t>(sum_group(format, left)), format.zero};
     layout.num_sums = 1;
   }
   return layout;

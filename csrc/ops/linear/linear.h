@@ -3,7 +3,7 @@
 // The law ("same bits"): an output element is computed by one fixed sequence of operations on row m of the operand and
 // column n of the weight, whatever M is, wherever the row stands, whichever tactic or thread runs it, on one ISA level.
 //
-//   kQ8 operand   per group g of the weight (16 or 32 values of k), ascending:
+//   kQ8 operand   per group g of the weight (16 or 32 values of k; 64 with kQ8Wide), ascending:
 //                   dot = sum over k of unit[m, k] * stored[n, k], an exact 32-bit integer, starting at the operand's
 //                         integer sum where the format has a zero point
 //                   acc = fma(float(dot), scale_w[n, g] * scale_x[m, g], acc)
@@ -103,8 +103,10 @@ void run(const Kernels& kernels, const Product& product, Tactic tactic, Team& te
 void multiply(const Kernels& kernels, const Weight& weight, std::size_t depth, const float* x, std::size_t num_rows,
               float* out);
 
-// The operand that products with one matrix of this format need: its padded depth, and the sum it reads.
+// The operand that products with one matrix of this format need: its padded depth, and the sum it reads; the format's
+// own, or `left`, which fits it.
 operand::Layout layout_for(const Format& format, std::size_t depth);
+operand::Layout layout_for(const Format& format, std::size_t depth, operand::Format left);
 
 // Rows of a packed matrix as float32, [count, K] without padding: W[ids[i], :] exactly as the format defines them.
 // For embeddings, and for the test of exactness.

@@ -5,14 +5,14 @@
 
 namespace trivium::linear {
 
-FormatKernels groups_avx2(FormatId id);
+FormatKernels groups_avx2(FormatId id, operand::Format left);
 FormatKernels supers_avx2(FormatId id);
 
 namespace {
 
-FormatKernels format(FormatId id) {
+FormatKernels format(FormatId id, operand::Format left) {
   if (is_number(id)) return float_kernels<Lanes2>(id);
-  return FormatId::kQ2K <= id && id <= FormatId::kQ6K ? supers_avx2(id) : groups_avx2(id);
+  return FormatId::kQ2K <= id && id <= FormatId::kQ6K ? supers_avx2(id) : groups_avx2(id, left);
 }
 
 }  // namespace

@@ -5,14 +5,14 @@
 
 namespace trivium::linear {
 
-FormatKernels groups_avx512(FormatId id);
+FormatKernels groups_avx512(FormatId id, operand::Format left);
 FormatKernels supers_avx512(FormatId id);
 
 namespace {
 
-FormatKernels format(FormatId id) {
+FormatKernels format(FormatId id, operand::Format left) {
   if (is_number(id)) return float_kernels<LanesPlain512>(id);
-  return FormatId::kQ2K <= id && id <= FormatId::kQ6K ? supers_avx512(id) : groups_avx512(id);
+  return FormatId::kQ2K <= id && id <= FormatId::kQ6K ? supers_avx512(id) : groups_avx512(id, left);
 }
 
 }  // namespace

@@ -5,14 +5,14 @@
 
 namespace trivium::linear {
 
-FormatKernels groups_avx512vnni(FormatId id);
+FormatKernels groups_avx512vnni(FormatId id, operand::Format left);
 FormatKernels supers_avx512vnni(FormatId id);
 
 namespace {
 
-FormatKernels format(FormatId id) {
+FormatKernels format(FormatId id, operand::Format left) {
   if (is_number(id)) return float_kernels<LanesVnni512>(id);
-  return FormatId::kQ2K <= id && id <= FormatId::kQ6K ? supers_avx512vnni(id) : groups_avx512vnni(id);
+  return FormatId::kQ2K <= id && id <= FormatId::kQ6K ? supers_avx512vnni(id) : groups_avx512vnni(id, left);
 }
 
 }  // namespace

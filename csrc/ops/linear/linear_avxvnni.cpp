@@ -5,14 +5,14 @@
 
 namespace trivium::linear {
 
-FormatKernels groups_avxvnni(FormatId id);
+FormatKernels groups_avxvnni(FormatId id, operand::Format left);
 FormatKernels supers_avxvnni(FormatId id);
 
 namespace {
 
-FormatKernels format(FormatId id) {
+FormatKernels format(FormatId id, operand::Format left) {
   if (is_number(id)) return float_kernels<LanesVnni256>(id);
-  return FormatId::kQ2K <= id && id <= FormatId::kQ6K ? supers_avxvnni(id) : groups_avxvnni(id);
+  return FormatId::kQ2K <= id && id <= FormatId::kQ6K ? supers_avxvnni(id) : groups_avxvnni(id, left);
 }
 
 }  // namespace

@@ -6,14 +6,14 @@
 
 namespace trivium::linear {
 
-FormatKernels groups_scalar(FormatId id);
+FormatKernels groups_scalar(FormatId id, operand::Format left);
 FormatKernels supers_scalar(FormatId id);
 
 namespace {
 
-FormatKernels format(FormatId id) {
+FormatKernels format(FormatId id, operand::Format left) {
   if (is_number(id)) return float_kernels<One>(id);
-  return FormatId::kQ2K <= id && id <= FormatId::kQ6K ? supers_scalar(id) : groups_scalar(id);
+  return FormatId::kQ2K <= id && id <= FormatId::kQ6K ? supers_scalar(id) : groups_scalar(id, left);
 }
 
 }  // namespace

@@ -30,9 +30,19 @@ FormatKernels int_kernels() {
   }
 }
 
+// Formats whose groups are of 64 values or more, with operands whose groups are of 64.
+template <class L>
+FormatKernels wide_kernels(FormatId id) {
+  if (id == FormatId::kI8G64 || id == FormatId::kI8G128) {
+    return int_kernels<L, Packed<BlockType<ScaleRecord, 8>, 64, 128, false>>();
+  }
+  return int_kernels<L, Packed<BlockType<ZeroRecord, 4>, 64, 0, true>>();  // i4z
+}
+
 // Formats of plain groups.
 template <class L>
-FormatKernels group_kernels(FormatId id) {
+FormatKernels group_kernels(FormatId id, operand::Format left) {
+  if (left == operand::Format::kQ8Wide) return wide_kernels<L>(id);
   switch (id) {
     case FormatId::kI8Channel:
       return int_kernels<L, Packed<BlockType<NoRecord, 8>, 32, 128, false>>();

@@ -7,10 +7,10 @@ namespace trivium::operand {
 void write_rows(const float* values, std::size_t num_rows, std::size_t width, const Layout& layout, void* operand) {
   for (std::size_t m = 0; m < num_rows; ++m) {
     const Row row = row_at(layout, operand, num_rows, m);
-    for (std::size_t k = 0; k < layout.depth; k += kGroup) {
-      float group[kGroup] = {};
-      if (k < width) std::copy_n(values + m * width + k, std::min(kGroup, width - k), group);
-      write_groups(layout, row, k, group, kGroup);
+    for (std::size_t k = 0; k < layout.depth; k += layout.group()) {
+      float group[kWideGroup] = {};
+      if (k < width) std::copy_n(values + m * width + k, std::min(layout.group(), width - k), group);
+      write_groups(layout, row, k, group, layout.group());
     }
   }
 }
@@ -26,9 +26,10 @@ void read_row(const Layout& layout, const void* operand, std::size_t num_rows, s
       case Format::kBf16:
         out[k] = float_of((word(k / 2) >> (16 * (k % 2))) << 16);
         break;
-      case Format::kQ8: {
+      case Format::kQ8:
+      case Format::kQ8Wide: {
         const auto unit = static_cast<std::int8_t>(word(k / 4) >> (8 * (k % 4)));
-        out[k] = static_cast<float>(unit) * float_of(word(layout.scales_at() + k / kGroup));
+        out[k] = static_cast<float>(unit) * float_of(word(layout.scales_at() + k / layout.group()));
         break;
       }
     }

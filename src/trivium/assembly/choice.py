@@ -105,6 +105,7 @@ def _refuse_native_options(options: EngineOptions, obstacle: str | None) -> None
     way_out = " out" if obstacle else " out, or set executor to native"
     found = {
         "weights": (options.executor.weights, options.executor.weights == "auto"),
+        "activation_group": (options.executor.activation_group, options.executor.activation_group == "32"),
         "kv_cache_dtype": (options.cache.kv_cache_dtype, options.cache.kv_cache_dtype in {"auto", "f32"}),
         "plan": (options.compile.plan, options.compile.plan is None),
     }

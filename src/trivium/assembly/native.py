@@ -16,6 +16,7 @@ import numpy as np
 
 from trivium import __version__
 from trivium.assembly.compiled import obtain_plan
+from trivium.base.errors import ConfigError
 from trivium.compile.version import compiler_version
 from trivium.kernels import linear
 from trivium.kernels.native import PAGE_LEN
@@ -23,10 +24,11 @@ from trivium.models import build_graph, kv_spec
 from trivium.plan.format import Origin
 from trivium.plan.key import plan_key
 from trivium.plan.machine import this_machine
-from trivium.plan.program import KVStorage, Limits
+from trivium.plan.program import WIDE_GROUP, KVStorage, Limits
 from trivium.runtime.native import NativeExecutor, NativeWeights
 from trivium.runtime.packed import PackedCache, PackedSpec
-from trivium.weights.bind import bind_parameters
+from trivium.weights.bind import StoredAs, bind_parameters
+from trivium.weights.kinds import scale_span
 from trivium.weights.quantize import chosen_format
 from trivium.weights.store import cache_directory
 
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from trivium.plan.program import Plan, Weight
     from trivium.plan.store import HeldPlan
     from trivium.runtime.packed import PackedWeights
+    from trivium.weights.bind import Parameter
     from trivium.weights.kinds import Codes
 
 _KV_BYTES = {"f32": 4, "bf16": 2, "i8": 1}
@@ -62,11 +65,13 @@ class NativeParts:
         self._model = model
         self.graph = build_graph(model.config)
         self.parameters = bind_parameters(model.checkpoint, self.graph.param_shapes(), model.config)
+        self.activation_group = int(options.executor.activation_group)
         self.formats = {
-            name: chosen_format(options.executor.weights, parameter.own_format, name)
+            name: chosen_format(options.executor.weights, parameter.own_format, name, self.activation_group)
             for name, parameter in self.parameters.items()
             if len(parameter.shape) == 2  # noqa: PLR2004  (matrices; vectors stay float32)
         }
+        self._check_activation_group()
         self.kv_dtype = self._kv_dtype()
         self.kv_spec = kv_spec(model.config, page_len=PAGE_LEN, element_bytes=_KV_BYTES[self.kv_dtype])
 
@@ -77,7 +82,14 @@ class NativeParts:
         for name, known in self.formats.items():
             num_cols, depth = self.parameters[name].shape
             sizes[known] = sizes.get(known, 0) + linear.matrix_bytes(known, num_cols, depth)
-        return ", ".join(sorted(sizes, key=lambda known: -sizes[known]))
+        formats = ", ".join(sorted(sizes, key=lambda known: -sizes[known]))
+        return f"{formats}; activations in groups of 64" if self.activation_group == WIDE_GROUP else formats
+
+    @property
+    def stored_parameters(self) -> Mapping[str, Parameter | StoredAs]:
+        """Every parameter with the values that are multiplied: rounded where `weights` asked for another format."""
+        stored = {name: StoredAs(self.parameters[name], known) for name, known in self.formats.items()}
+        return {**self.parameters, **stored}
 
     @property
     def kernel_facts(self) -> Mapping[str, str]:
@@ -123,6 +135,7 @@ class NativeParts:
             self.formats,
             self._kv,
             self._limits,
+            activation_group=self.activation_group,
             isa=machine.isa,
             kernels=machine.kernels,
             compiler=compiler_version(),
@@ -140,7 +153,9 @@ class NativeParts:
 
         facts = PlanFacts(
             config=self._model.config,
-            formats={name: format_named(known) for name, known in self.formats.items()},
+            formats={
+                name: format_named(known).with_groups(self.activation_group) for name, known in self.formats.items()
+            },
             kv=self._kv,
             limits=self._limits,
         )
@@ -184,6 +199,15 @@ class NativeParts:
     def _limits(self) -> Limits:
         schedule = self._options.schedule
         return Limits(max_num_batched_tokens=schedule.max_num_batched_tokens, max_logit_rows=schedule.max_num_seqs)
+
+    def _check_activation_group(self) -> None:
+        """Refuse groups of 64 where no weights could be multiplied so."""
+        known = set(self.formats.values())
+        if self.activation_group == WIDE_GROUP and not any(scale_span(each) >= WIDE_GROUP for each in known):
+            raise ConfigError(
+                f"activation_group is 64, but no weights of {self._model.name} have a scale for 64 values or "
+                f"more: they are {', '.join(sorted(known))}; set weights to int8, or leave activation_group out"
+            )
 
     def _kv_dtype(self) -> Literal["f32", "bf16", "i8"]:
         asked = self._options.cache.kv_cache_dtype

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from trivium.assembly.model import open_model
 from trivium.assembly.native import NativeParts
+from trivium.base.errors import ConfigError
+from trivium.plan.program import WIDE_GROUP
 from trivium.plan.store import open_named_plan
 from trivium.weights.quantize import WeightsChoice
 
@@ -58,8 +60,13 @@ def parts_of_plan(
     own = options_of_plan(options, stored, directory, keeps_model=keeps_model)
     model = open_model(own)
     choices: tuple[WeightsChoice, ...] = get_args(WeightsChoice)
+    group: Literal["32", "64"] = "64" if stored.key["activation_group"] == WIDE_GROUP else "32"
     for choice in choices:
-        parts = NativeParts(replace(own, executor=replace(own.executor, weights=choice)), model)
+        executor = replace(own.executor, weights=choice, activation_group=group)
+        try:
+            parts = NativeParts(replace(own, executor=executor), model)
+        except ConfigError:  # these weights have no groups of 64
+            continue
         if parts.key.digest == stored.key.digest:
             return model, parts
     parts = NativeParts(own, model)

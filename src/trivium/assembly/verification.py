@@ -14,6 +14,7 @@ from trivium.compile.formats import format_named
 from trivium.compile.options import PassOptions
 from trivium.ir.interpret import Interpreter
 from trivium.kernels import gemm
+from trivium.plan.program import OPERAND_GROUP, WIDE_GROUP
 from trivium.plan.replay import Replay
 from trivium.plan.verify import Finding, RoundedMemory, first_wrong, relative_error, verify_step
 from trivium.runtime.arrays import NumpyLibrary
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from trivium.plan.verify import Trace
     from trivium.schedule.step import Step
 
-_MOST: Mapping[str, float] = {"q8": 0.25, "bf16": 0.05, "f32t": 1e-3}
+_MOST: Mapping[str, float] = {"q8_wide": 0.3, "q8": 0.25, "bf16": 0.05, "f32t": 1e-3}
 """By the coarsest operand of a plan: relative error of the logits that rounding explains."""
 
 
@@ -149,8 +150,10 @@ def _most_error(plan: Plan) -> float:
 
 
 def _pass_options(plan: Plan) -> PassOptions:
+    is_wide = any(buffer.kind == "q8_wide" for buffer in plan.buffers)
+    group = WIDE_GROUP if is_wide else OPERAND_GROUP
     formats = {
-        part.parameter: format_named(weight.format)
+        part.parameter: format_named(weight.format).with_groups(group)
         for weight in plan.weights
         for part in weight.parts
         if len(weight.shape) > 1 and part.parameter is not None

@@ -57,7 +57,7 @@ def verify(
     num_pages = (ceil_div(len(tokens), plan.kv.spec.page_len),) * len(plan.kv.spec.groups)
     executor = parts.make(num_pages, lambda stage, done, total: None)
     try:
-        reference = Reference(parts.graph, parts.parameters, model.config, plan)
+        reference = Reference(parts.graph, parts.stored_parameters, model.config, plan)
         outcome = verify_plan(plan, executor, reference, tokens, num_alone=_ALONE)
     finally:
         executor.close()

@@ -7,12 +7,12 @@ test holds the three together.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trivium.base.errors import InternalError
 from trivium.base.intmath import align_up
 from trivium.ir.graph import OperandKind
-from trivium.plan.program import SumKind
+from trivium.plan.program import WIDE_GROUP, SumKind
 
 _NUMBERS = 32
 """Values of a block of weights that are numbers."""
@@ -31,10 +31,21 @@ class WeightFormat:
     """Values of a block along K: products run over whole blocks, so their operand is padded to them."""
     sum: SumKind | None = None
     """What the product must know of each group of the operand's units, if anything."""
+    span: int = 0
+    """Values along K that share a scale, of integers."""
 
     def padded(self, depth: int) -> int:
         """Return K padded to whole blocks."""
         return align_up(depth, self.block)
+
+    def with_groups(self, group: int) -> WeightFormat:
+        """Return the format as products read it whose activations have a scale per `group` values, 32 or 64.
+
+        Formats with a scale for fewer than 64 values take 32 in any case: 64 would save them nothing.
+        """
+        if group != WIDE_GROUP or self.span < WIDE_GROUP or self.sum is None:
+            return self
+        return replace(self, operand="q8_wide", sum=SumKind(WIDE_GROUP, self.sum.zero))
 
 
 def _numbers(name: str, operand: OperandKind) -> WeightFormat:
@@ -43,7 +54,8 @@ def _numbers(name: str, operand: OperandKind) -> WeightFormat:
 
 def _codes(name: str, block: int, group: int, zero: int) -> WeightFormat:
     """Enter integers: with an offset that products take off again, or (zero is 0) with a minimum per group."""
-    return WeightFormat(name, "q8", block, SumKind(group, zero))
+    span = group if block == _SUPER else block
+    return WeightFormat(name, "q8", block, SumKind(group, zero), span)
 
 
 FORMATS: Mapping[str, WeightFormat] = {

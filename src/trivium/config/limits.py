@@ -85,6 +85,11 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
         "the reference executor multiplies in float32; leave weights out, or set executor to native",
     ),
     Contradiction(
+        ("executor", "activation_group"),
+        lambda executor, group: executor == "reference" and group != "32",
+        "the reference executor rounds no activations; leave activation_group out, or set executor to native",
+    ),
+    Contradiction(
         ("executor", "kv_cache_dtype"),
         lambda executor, dtype: executor == "reference" and dtype not in {"auto", "f32"},
         "the reference executor keeps keys and values in float32; leave kv_cache_dtype out, or set executor to native",

@@ -50,6 +50,9 @@ class ExecutorOptions:
     weights: Literal["auto", "f32", "bf16", "int8", "int4"] = "auto"
     """Format in which weights are kept and multiplied: auto keeps the checkpoint's own; int8 and int4 are made at load,
     with a scale per 32 values, and lose precision."""
+    activation_group: Literal["32", "64"] = field(default="32", metadata=ADVANCED)
+    """Values of an activation that share a scale where weights are integers. 64 is faster from a few requests on and
+    less exact; it needs weights with groups of 64 or more, which int8 then makes."""
     array_library: Literal["numpy", "torch"] = field(default="numpy", metadata=ADVANCED)
     """Array library of the reference executor; torch needs the hf extra."""
     device: str = field(default="cpu", metadata=ADVANCED)

@@ -82,6 +82,8 @@ def _typed(option: Option, value: Any, origin: str) -> Any:
         return str(value)
     if option.name.endswith("_bytes") and isinstance(value, str):
         return _scalar(option, value, origin)
+    if option.choices and isinstance(value, int):  # choices that are written in digits
+        value = str(value)
     if option.choices and value in option.choices:
         return value
     if kind in {str, int, bool} and not option.choices and isinstance(value, kind):

@@ -15,15 +15,15 @@ from typing import Literal
 
 from trivium.config.model import RopeConfig
 
-DType = Literal["f32", "i32", "kv", "f32t", "bf16", "q8"]
-OperandKind = Literal["f32t", "bf16", "q8"]
+DType = Literal["f32", "i32", "kv", "f32t", "bf16", "q8", "q8_wide"]
+OperandKind = Literal["f32t", "bf16", "q8", "q8_wide"]
 Dim = int | str
 Attribute = int | float | str | None | tuple[int, ...] | tuple[Dim, ...] | RopeConfig
 
 SYMBOLS = ("T", "B", "R")
 """Sizes known only when a step runs."""
 
-OPERAND_KINDS: tuple[OperandKind, ...] = ("f32t", "bf16", "q8")
+OPERAND_KINDS: tuple[OperandKind, ...] = ("f32t", "bf16", "q8", "q8_wide")
 """Element types of left operands of products, see `TensorType`."""
 
 

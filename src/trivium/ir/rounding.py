@@ -6,12 +6,13 @@ The array API knows no bits, so bfloat16 is reached through the view method that
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 Array = Any
 
-GROUP = 32
-"""Elements of a `q8` row that share a scale; the last group of a row may be shorter."""
+GROUPS: Mapping[str, int] = {"q8": 32, "q8_wide": 64}
+"""Elements of a row that share a scale, of the kinds that are whole numbers; the last group may be shorter."""
 
 LARGEST_UNIT = 127
 
@@ -52,14 +53,14 @@ def _bf16(xp: Any, x: Array) -> Array:
     return ((rounded >> _DROPPED_BITS) << _DROPPED_BITS).view(xp.float32)
 
 
-def _q8(xp: Any, x: Array) -> Array:
+def _q8(xp: Any, x: Array, *, group: int) -> Array:
     """Per group: a = largest |x|, scale = a / 127, unit = round to even(x * (127 / a)), value = unit * scale.
 
     Groups without a number of at least 2 ** -120 become zeros; a NaN or an infinity makes its whole group NaN.
     """
     depth = x.shape[-1]
-    whole = depth - depth % GROUP
-    groups = xp.reshape(x[..., :whole], (*x.shape[:-1], whole // GROUP, GROUP))
+    whole = depth - depth % group
+    groups = xp.reshape(x[..., :whole], (*x.shape[:-1], whole // group, group))
     pieces = [xp.reshape(_q8_groups(xp, groups), (*x.shape[:-1], whole))] if whole else []
     pieces += [_q8_groups(xp, x[..., whole:])] if whole < depth else []
     return pieces[0] if len(pieces) == 1 else xp.concat(pieces, axis=-1)
@@ -78,4 +79,8 @@ def _q8_groups(xp: Any, x: Array) -> Array:
     return units * scale
 
 
-_ROUNDINGS: Mapping[str, Callable[[Any, Array], Array]] = {"f32t": _keep, "bf16": _bf16, "q8": _q8}
+_ROUNDINGS: Mapping[str, Callable[[Any, Array], Array]] = {
+    "f32t": _keep,
+    "bf16": _bf16,
+    **{kind: partial(_q8, group=group) for kind, group in GROUPS.items()},
+}

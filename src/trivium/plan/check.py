@@ -11,17 +11,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from trivium.base.errors import PlanFormatError
 from trivium.plan.program import (
     ARENA_ALIGNMENT,
-    OPERAND_GROUP,
     Buffer,
+    BufferKind,
     Instruction,
     Plan,
     Program,
     ProgramName,
-    SumKind,
+    is_quantized,
+    operand_group,
     row_bytes,
 )
 from trivium.plan.tactic import check_tactic
 from trivium.plan.vocabulary import INSTRUCTIONS, KINDS, STEP_INPUTS, InstructionSchema, find_operand, first_problem
+
+_SUM_GROUPS: Mapping[BufferKind, tuple[int, ...]] = {"q8": (16, 32), "q8_wide": (64,)}
+"""Units per sum, as csrc/ops/operand/operand.h has them."""
+_MOST_ZERO = 128
 
 
 def check_plan(plan: Plan) -> None:
@@ -99,13 +104,15 @@ def _check_buffer(buffer: Buffer, plan: Plan) -> None:
         f"{where}: depth {buffer.depth}, width {buffer.width}, where 1 <= width <= depth must hold",
     )
     if is_operand:
-        _require(buffer.depth % OPERAND_GROUP == 0, f"{where}: depth {buffer.depth} is no multiple of {OPERAND_GROUP}")
+        group = operand_group(buffer.kind)
+        _require(buffer.depth % group == 0, f"{where}: depth {buffer.depth} is no multiple of {group}")
     else:
         _require(buffer.depth == buffer.width, f"{where}: depth {buffer.depth} is not width {buffer.width}")
-    _require(buffer.kind == "q8" or not buffer.sums, f"{where}: only q8 has sums, not {buffer.kind}")
+    _require(is_quantized(buffer.kind) or not buffer.sums, f"{where}: only q8 has sums, not {buffer.kind}")
+    groups = _SUM_GROUPS.get(buffer.kind, ())
     _require(
-        all(_is_sum(each) for each in buffer.sums),
-        f"{where}: sums {buffer.sums}; groups are 16 or {OPERAND_GROUP}, zeros 0 to 128",
+        all(each.group in groups and 0 <= each.zero <= _MOST_ZERO for each in buffer.sums),
+        f"{where}: sums {buffer.sums}; groups are {' or '.join(map(str, groups))}, zeros 0 to {_MOST_ZERO}",
     )
     if buffer.offset is None:
         _require(buffer.name in STEP_INPUTS, f"{where}: it has no offset, and no step brings it")
@@ -118,10 +125,6 @@ def _check_buffer(buffer: Buffer, plan: Plan) -> None:
     _require(aligned, f"{where}: offset {buffer.offset} is no multiple of {ARENA_ALIGNMENT}")
     end = buffer.offset + buffer.num_bytes
     _require(end <= plan.arena_bytes, f"{where}: it ends at {end}, behind the arena of {plan.arena_bytes} bytes")
-
-
-def _is_sum(kind: SumKind) -> bool:
-    return kind.group in {16, OPERAND_GROUP} and 0 <= kind.zero <= 128  # noqa: PLR2004  (csrc/ops/operand/operand.h)
 
 
 def _check_program(name: ProgramName, program: Program, plan: Plan) -> None:

@@ -25,7 +25,7 @@ Arithmetic = Literal["int8", "bf16", "f32"]
 PANEL = 32
 """Columns of a weight are padded to whole panels."""
 
-_ARITHMETIC: Mapping[str, Arithmetic] = {"q8": "int8", "bf16": "bf16", "i8": "int8"}
+_ARITHMETIC: Mapping[str, Arithmetic] = {"q8": "int8", "q8_wide": "int8", "bf16": "bf16", "i8": "int8"}
 _PER_ELEMENT: Mapping[str, int] = {
     "embed": 1,
     "add_norm": 6,

@@ -53,6 +53,7 @@ def plan_key(
     kv: KVStorage,
     limits: Limits,
     *,
+    activation_group: int,
     isa: str,
     kernels: str,
     compiler: str,
@@ -64,11 +65,13 @@ def plan_key(
         formats: Parameter to the format in which its weight is stored.
         kv: How keys and values lie in memory.
         limits: The largest step.
+        activation_group: Values of an activation that share a scale, where the weights' formats let them.
         isa: Instruction-set level of the kernels.
         kernels: Version of the kernels.
         compiler: Version of the definitions and passes.
     """
     facts: dict[str, Fact] = {"plan_version": PLAN_VERSION, "compiler": compiler, "kernels": kernels, "isa": isa}
+    facts["activation_group"] = activation_group
     facts |= {field.name: getattr(limits, field.name) for field in fields(limits)}
     for field in fields(config):
         if field.name != "layers" and field.name not in NOT_IN_PLANS:

@@ -78,13 +78,14 @@ PLAN_VERSION = 1
 ARENA_ALIGNMENT = 64
 """Every buffer's offset is a multiple of this many bytes."""
 
-BufferKind = Literal["i32", "f32", "f32t", "bf16", "q8"]
+BufferKind = Literal["i32", "f32", "f32t", "bf16", "q8", "q8_wide"]
 RowSymbol = Literal["T", "R"]
 ProgramName = Literal["base", "adapters"]
 AttributeValue = int | float | str | None | tuple[int | float | str, ...]
 
 OPERAND_GROUP = 32
-"""Values of an operand that share a scale, and what its depth is padded to."""
+WIDE_GROUP = 64
+"""Values of an operand that share a scale, and what its depth is padded to: see `operand_group`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class SumKind:
     """
 
     group: int
-    """Values per sum: 16 or 32."""
+    """Values per sum: 16 or 32; 64 of q8_wide."""
     zero: int
 
 
@@ -112,11 +113,21 @@ class Buffer:
     depth: int
     """Elements of a row as stored: operands are padded with zeros; else `width`."""
     sums: tuple[SumKind, ...] = ()
-    """Of a q8 operand: what its readers need, in order."""
+    """Of an operand of whole numbers: what its readers need, in order."""
     offset: int | None
     """First byte in the arena; `None` for what the step brings (`token_ids`, `positions`, `reach`, ...)."""
     num_bytes: int
     """For the most rows that a step may have."""
+
+
+def operand_group(kind: BufferKind) -> int:
+    """Return how many values of an operand share a scale, and what its depth is padded to."""
+    return WIDE_GROUP if kind == "q8_wide" else OPERAND_GROUP
+
+
+def is_quantized(kind: BufferKind) -> bool:
+    """Whether a buffer holds whole numbers with a scale per group."""
+    return kind in {"q8", "q8_wide"}
 
 
 def row_bytes(kind: BufferKind, depth: int, sums: tuple[SumKind, ...] = ()) -> int:
@@ -124,13 +135,13 @@ def row_bytes(kind: BufferKind, depth: int, sums: tuple[SumKind, ...] = ()) -> i
 
     Args:
         kind: Kind of the buffer.
-        depth: Elements of a row as stored; a multiple of `OPERAND_GROUP` for operands.
-        sums: Of a q8 operand.
+        depth: Elements of a row as stored; a multiple of `operand_group(kind)` for operands.
+        sums: Of an operand of whole numbers.
     """
     if kind == "bf16":
         return 2 * depth
-    if kind == "q8":
-        return depth + 4 * (depth // OPERAND_GROUP) + sum(4 * (depth // each.group) for each in sums)
+    if is_quantized(kind):
+        return depth + 4 * (depth // operand_group(kind)) + sum(4 * (depth // each.group) for each in sums)
     return 4 * depth
 
 

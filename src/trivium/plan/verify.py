@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trivium.base.errors import ensure
-from trivium.ir.rounding import GROUP, LARGEST_UNIT, round_operand
+from trivium.base.intmath import align_up
+from trivium.ir.rounding import GROUPS, LARGEST_UNIT, round_operand
 from trivium.plan.program import BufferKind, KVStorage
 
 if TYPE_CHECKING:
@@ -181,10 +182,11 @@ def _allowed(expected: Floats, kind: BufferKind, share: float) -> Floats:
     allowed: Floats = np.zeros_like(expected) + np.maximum(np.float32(share) * row, np.float32(1e-30))
     if kind == "bf16":
         allowed += np.float32(_BF16_STEP) * np.abs(expected)
-    if kind == "q8":
-        padded = np.zeros((len(expected), -(-expected.shape[1] // GROUP) * GROUP), np.float32)
+    if kind in GROUPS:
+        group = GROUPS[kind]
+        padded = np.zeros((len(expected), align_up(expected.shape[1], group)), np.float32)
         padded[:, : expected.shape[1]] = np.abs(expected)
-        largest = padded.reshape(len(expected), -1, GROUP).max(axis=2)
-        units = np.repeat(largest / np.float32(LARGEST_UNIT), GROUP, axis=1)[:, : expected.shape[1]]
+        largest = padded.reshape(len(expected), -1, group).max(axis=2)
+        units = np.repeat(largest / np.float32(LARGEST_UNIT), group, axis=1)[:, : expected.shape[1]]
         allowed += units * np.float32(1.01)
     return allowed

@@ -18,7 +18,7 @@ Slot = Literal["rows", "whole", "operand"]
 KINDS: Mapping[str, tuple[BufferKind, ...]] = {
     "rows": ("f32",),
     "whole": ("i32",),
-    "operand": ("f32t", "bf16", "q8"),
+    "operand": ("f32t", "bf16", "q8", "q8_wide"),
 }
 """Slot to the kinds of buffers that may stand there."""
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trivium.plan.program import AttributeValue, Buffer, Instruction, Plan, ProgramName
     from trivium.runtime.native_adapters import NativeAdapters
 
-OPERAND_FORMATS = {"f32t": "f32", "bf16": "bf16", "q8": "q8"}
+OPERAND_FORMATS = {"f32t": "f32", "bf16": "bf16", "q8": "q8", "q8_wide": "q8_wide"}
 """Kind of a buffer to the operand format of the kernels."""
 
 

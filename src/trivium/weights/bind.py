@@ -15,7 +15,7 @@ from trivium.base.errors import CheckpointError
 from trivium.config.model import ModelConfig
 from trivium.weights.codes import own_format, read_codes
 from trivium.weights.formats import FORMATS
-from trivium.weights.kinds import Codes
+from trivium.weights.kinds import Codes, dequantize
 from trivium.weights.names import Rule, expand, hub_name, hub_prefix, is_leftover, rules_for, stored_rows, taken_rows
 from trivium.weights.stored import Checkpoint, Tensor
 from trivium.weights.zero_points import ZeroPointTensor
@@ -81,6 +81,27 @@ class Parameter:
         everything = np.arange(self.stored.shape[0], dtype=np.intp)
         rows = everything if self.rows is None else everything[self.rows]
         return read_codes(self.stored, panel_format, rows=rows[start:end], offset=self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAs:
+    """A matrix as it is once it was kept in another format: what was lost is lost here too."""
+
+    parameter: Parameter
+    panel_format: str
+
+    @property
+    def shape(self) -> Shape:
+        """Of the matrix."""
+        return self.parameter.shape
+
+    def float32(self) -> NDArray[np.float32]:
+        """Read it, keep it in the format, and dequantize it again.
+
+        Raises:
+            CheckpointError: A value or scale is not finite, or does not fit the format.
+        """
+        return dequantize(self.parameter.codes(self.panel_format))
 
 
 def bind_parameters(

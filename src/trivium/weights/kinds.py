@@ -216,3 +216,8 @@ PANEL_FORMATS: Mapping[str, PanelFormat] = {
     )
 }
 """Every panel format, by name."""
+
+
+def scale_span(name: str) -> int:
+    """Return how many values along K share a scale in a panel format, at the least; 0: a whole row, or none does."""
+    return min((each.span for each in PANEL_FORMATS[name].ingredients.values()), default=0)

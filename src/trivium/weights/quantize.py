@@ -5,9 +5,10 @@
     f32      f32               nothing
     bf16     bf16              rounded to nearest even: up to 2^-8 of a value
     int8     i8_g32            rounded to nearest: up to half a step, which is greatest |w| of 32 values / 127
+             i8_g64            likewise of 64, where activations have groups of 64 too
     int4     i4m_g32           rounded to nearest: up to half a step, which is (greatest - least) of 32 values / 15, and
                                the rounding of the least value to float16. Lossy: for when memory decides
-             i8_g32            for the embedding and the head, where four bits cost more than in all layers together
+             i8_g32 (i8_g64)   for the embedding and the head, where four bits cost more than in all layers together
 
 A choice holds for every matrix, whatever format the checkpoint has it in; vectors (norms, biases) stay float32.
 """
@@ -28,16 +29,27 @@ WeightsChoice = Literal["auto", "f32", "bf16", "int8", "int4"]
 _CHOSEN = {"f32": "f32", "bf16": "bf16", "int8": "i8_g32", "int4": "i4m_g32"}
 _VOCABULARY = frozenset({"embed_tokens.weight", "lm_head.weight"})
 _CHOSEN_VOCABULARY = {"int4": "i8_g32"}
+_WIDE = {"i8_g32": "i8_g64"}
+"""What is made instead where activations have groups of 64 values: fewer scales on both sides."""
+_WIDE_GROUP = 64
 _LARGEST_HALF = np.float32(65504)
 
 
-def chosen_format(choice: WeightsChoice, own: str, name: str) -> str:
-    """Return the panel format that `choice` gives to the matrix `name` (canonical) whose own is `own`."""
+def chosen_format(choice: WeightsChoice, own: str, name: str, activation_group: int = 32) -> str:
+    """Return the panel format that `choice` gives to the matrix `name` (canonical) whose own is `own`.
+
+    Args:
+        choice: As `--weights` says it.
+        own: The checkpoint's format.
+        name: Canonical name of the matrix.
+        activation_group: Values of the activations that share a scale: 32 or 64.
+    """
     ensure(choice in get_args(WeightsChoice), f"weights is {choice!r}")
     if choice == "auto":
         return own
     known = _CHOSEN[choice]
-    return _CHOSEN_VOCABULARY.get(choice, known) if name in _VOCABULARY else known
+    made = _CHOSEN_VOCABULARY.get(choice, known) if name in _VOCABULARY else known
+    return _WIDE.get(made, made) if activation_group == _WIDE_GROUP else made
 
 
 def quantize(values: Floats, into: Codes, *, where: str) -> None:

@@ -32,6 +32,7 @@ def by_hand(values: dict[str, Any]) -> EngineOptions:
     ("asked", "message"),
     [
         ({"weights": "int8"}, "weights is int8, but the reference executor runs, and it computes in float32"),
+        ({"activation_group": "64"}, "activation_group is 64, but the reference executor runs"),
         ({"kv_cache_dtype": "bf16"}, "kv_cache_dtype is bf16, but the reference executor runs"),
         ({"plan": "somewhere"}, "plan is somewhere, but the reference executor runs"),
     ],

@@ -68,6 +68,35 @@ def test_three_checkpoints_at_two_precisions_are_two_compiles_and_the_total_says
     assert "tuning 0.00 s" in total
 
 
+def test_groups_of_64_are_compiled_verified_and_run_from_their_directory(
+    trivium: Run, tiny: Path, tmp_path: Path
+) -> None:
+    wide = ("--weights", "int8", "--activation-group", "64")
+    [narrow], [found] = compiled(trivium, tiny, "--weights", "int8"), compiled(trivium, tiny, *wide, "-o", tmp_path)
+    assert (narrow["plan"] == found["plan"], found["was_compiled"]) == (False, True)
+    plan = read_plan(tmp_path).plan
+    assert {buffer.kind for buffer in plan.buffers} >= {"q8_wide"}
+    assert {weight.format for weight in plan.weights if len(weight.shape) > 1} == {"i8_g64"}
+    assert trivium("verify", tmp_path).code == 0
+    asked = ("generate", tiny, "-p", "ab", "--max-tokens", "4", "--temperature", "0", "--json")
+    by_plan, by_flags = trivium(*asked, *wide, "--plan", tmp_path), trivium(*asked, *wide)
+    assert (by_plan.code, by_flags.code) == (0, 0), by_plan.err
+    assert json.loads(by_plan.out)["outputs"] == json.loads(by_flags.out)["outputs"]
+
+
+@pytest.mark.parametrize("weights", ["f32", "bf16", "int8", "int4"])
+def test_a_plan_of_weights_made_at_load_is_judged_by_these_weights(trivium: Run, tiny: Path, weights: str) -> None:
+    outcome = trivium("verify", tiny, "--weights", weights)
+    assert outcome.code == 0, outcome.out
+
+
+def test_groups_of_64_are_refused_where_no_weights_have_them(trivium: Run, tiny: Path) -> None:
+    outcome = trivium("compile", tiny, "--tune", "off", "--activation-group", "64")
+    assert outcome.code != 0
+    assert "activation_group is 64, but no weights of" in outcome.err
+    assert "set weights to int8, or leave activation_group out" in outcome.err
+
+
 def test_a_plan_in_a_directory_runs_any_checkpoint_of_its_shapes(trivium: Run, tmp_path: Path) -> None:
     first, other = (write_tiny_model(tmp_path / name, seed=seed) for seed, name in enumerate(("one", "two")))
     compiled(trivium, first, "-o", tmp_path / "plan")

@@ -286,6 +286,7 @@ def test_rows_take_the_bytes_that_the_kernels_expect() -> None:
     assert row_bytes("f32t", 64) == 256
     assert row_bytes("bf16", 64) == 128
     assert row_bytes("q8", 64) == 64 + 2 * 4
+    assert row_bytes("q8_wide", 128, (SumKind(64, 0),)) == 128 + 2 * 4 + 2 * 4
     assert row_bytes("q8", 64, (SumKind(32, 0), SumKind(16, 4))) == 64 + 2 * 4 + 2 * 4 + 4 * 4
 
 

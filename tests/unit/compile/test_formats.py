@@ -11,7 +11,7 @@ from trivium.base.errors import InternalError
 from trivium.compile.formats import FORMATS, format_named
 from trivium.compile.options import LeftOperand, PassOptions
 from trivium.plan.program import SumKind
-from trivium.weights.kinds import PANEL_FORMATS
+from trivium.weights.kinds import PANEL_FORMATS, scale_span
 
 SOURCE = Path(__file__).parents[3] / "csrc" / "ops" / "linear" / "format.cpp"
 ROW = re.compile(
@@ -47,6 +47,23 @@ def test_depths_are_padded_to_whole_blocks() -> None:
     assert [format_named("i8_g128").padded(depth) for depth in (1, 128, 129)] == [128, 128, 256]
     assert format_named("q4_k").padded(576) == 768
     assert format_named("f32").padded(33) == 64
+
+
+def test_groups_of_64_are_for_formats_whose_scales_span_as_many() -> None:
+    for name, form in FORMATS.items():
+        assert form.with_groups(32) == form
+        wide = form.with_groups(64)
+        assert (wide.operand == "q8_wide") == (scale_span(name) >= 64) == (wide != form)
+        if wide != form:
+            assert form.sum is not None
+            assert wide.sum == SumKind(64, form.sum.zero)
+            assert (wide.block, wide.padded(200) % 64) == (form.block, 0)
+    assert {name for name, form in FORMATS.items() if form.with_groups(64) != form} == {
+        "i8_g64",
+        "i8_g128",
+        "i4z_g64",
+        "i4z_g128",
+    }
 
 
 def test_a_name_that_is_no_format_is_refused_with_those_that_are() -> None:

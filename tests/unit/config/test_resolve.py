@@ -113,6 +113,11 @@ def test_every_number_has_a_range_and_is_held_to_it(option: Any) -> None:
         assert "must be from" in str(caught.value)
 
 
+@pytest.mark.parametrize("value", [64, "64"])
+def test_choices_in_digits_may_be_numbers(value: object) -> None:
+    assert resolve(arguments={"activation_group": value}, environ={})["activation_group"] == "64"
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -125,6 +130,8 @@ def test_every_number_has_a_range_and_is_held_to_it(option: Any) -> None:
         ({"device": "cuda"}, "torch"),
         ({"executor": "native", "array_library": "torch"}, "array_library is of the reference executor"),
         ({"executor": "reference", "weights": "int8"}, "weights is 'int8'.*multiplies in float32; leave weights out"),
+        ({"activation_group": "48"}, "activation_group is '48'.*one of 32, 64"),
+        ({"executor": "reference", "activation_group": "64"}, "activation_group is '64'.*rounds no activations"),
         ({"executor": "reference", "kv_cache_dtype": "bf16"}, "kv_cache_dtype is 'bf16'.*keys and values in float32"),
         ({"executor": "reference", "plan": "/plan"}, "plan is '/plan'.*runs no plan"),
         ({"model": " "}, "model.*not empty"),

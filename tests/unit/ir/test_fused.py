@@ -10,6 +10,7 @@ import pytest
 from support.pass_cases import OneRequest
 from support.tiny_steps import ExactKernels
 from trivium.base.errors import InternalError
+from trivium.ir.graph import OPERAND_KINDS
 from trivium.ir.interpret import Interpreter
 from trivium.ir.parser import parse
 from trivium.ir.printer import to_text
@@ -98,7 +99,7 @@ def test_add_norm_of_rows_gathers_before_it_norms() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", ["f32t", "bf16", "q8"])
+@pytest.mark.parametrize("kind", OPERAND_KINDS)
 def test_an_operand_is_the_wide_result_rounded(kind: str) -> None:
     norm = f"%0, %1: f32[T,6], {kind}[T,6] = add_norm(%x, -, -, scale; eps=1e-05, "
     gated = f"%0, %1: f32[T,8], {kind}[T,8] = gated_projection(%x, gate, up; activation='silu', "

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from trivium.ir.rounding import GROUP, round_operand
+from trivium.ir.rounding import GROUPS, round_operand
 
 any_float32 = st.floats(width=32, allow_nan=True, allow_infinity=True)
 LARGEST = 2.0**127
@@ -33,13 +33,16 @@ def test_bf16_ties_go_to_even_and_large_numbers_to_infinity() -> None:
     assert np.isnan(np.uint32(found[5] << 16).view(np.float32))
 
 
-@given(x=arrays(np.float32, st.tuples(st.integers(1, 3), st.integers(1, 100)), elements=finite_float32))
-def test_q8_values_are_units_times_the_scale_of_their_group(x: np.ndarray) -> None:
-    found = round_operand(np, x, "q8")
+@given(
+    x=arrays(np.float32, st.tuples(st.integers(1, 3), st.integers(1, 150)), elements=finite_float32),
+    kind=st.sampled_from(sorted(GROUPS)),
+)
+def test_q8_values_are_units_times_the_scale_of_their_group(x: np.ndarray, kind: str) -> None:
+    found = round_operand(np, x, kind)
     assert found.dtype == np.float32
     assert found.shape == x.shape
-    for start in range(0, x.shape[1], GROUP):
-        group, rounded = x[:, start : start + GROUP], found[:, start : start + GROUP]
+    for start in range(0, x.shape[1], GROUPS[kind]):
+        group, rounded = x[:, start : start + GROUPS[kind]], found[:, start : start + GROUPS[kind]]
         largest = np.abs(group).max(axis=1, keepdims=True)
         scale = largest / np.float32(127)
         # Half a unit, and the roundings of 127 / a, of the product, of the scale and of the value.
@@ -63,17 +66,18 @@ def test_q8_of_known_numbers() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_number_that_is_not_finite_spoils_its_group_and_no_other(bad: float) -> None:
-    x = np.ones((2, 96), np.float32)
-    x[0, 40] = bad
-    found = round_operand(np, x, "q8")
-    assert np.isnan(found[0, 32:64]).all()
-    assert np.isfinite(found[0, :32]).all()
-    assert np.isfinite(found[0, 64:]).all()
+@pytest.mark.parametrize(("kind", "group"), GROUPS.items())
+def test_a_number_that_is_not_finite_spoils_its_group_and_no_other(bad: float, kind: str, group: int) -> None:
+    x = np.ones((2, 3 * group), np.float32)
+    x[0, group + 8] = bad
+    found = round_operand(np, x, kind)
+    assert np.isnan(found[0, group : 2 * group]).all()
+    assert np.isfinite(found[0, :group]).all()
+    assert np.isfinite(found[0, 2 * group :]).all()
     assert np.isfinite(found[1]).all()
 
 
-@pytest.mark.parametrize("kind", ["f32t", "bf16", "q8"])
+@pytest.mark.parametrize("kind", ["f32t", "bf16", *GROUPS])
 @given(x=arrays(np.float32, (3, 50), elements=finite_float32))
 def test_rows_are_rounded_alone_and_left_as_they_were(kind: str, x: np.ndarray) -> None:
     before = x.copy()

@@ -10,6 +10,7 @@ import pytest
 from support import fused_graphs
 from support.plan_executor import Fault, PlanExecutor, compile_golden
 from trivium.base.errors import InternalError
+from trivium.ir.rounding import GROUPS
 from trivium.plan.verify import Finding, RoundedMemory, first_wrong, relative_error, verify_step
 
 Results = dict[str, np.ndarray]
@@ -119,7 +120,7 @@ def test_a_fault_of_attention_is_named(kv_dtype: str, fault: Callable[[Results, 
     assert str(wrong).startswith(f"instruction {target}, attend of layer 1: ")
 
 
-@pytest.mark.parametrize("form", ["bf16", "i8_g32"])
+@pytest.mark.parametrize("form", ["bf16", "i8_g32", "i8_g64 wide"])
 def test_one_step_of_rounding_is_no_fault_and_two_are(form: str) -> None:
     """Kernels may round the other way where a float32 sum differs in its last bit."""
     plan, *_ = compile_golden("qwen2-tied", form)
@@ -130,7 +131,9 @@ def test_one_step_of_rounding_is_no_fault_and_two_are(form: str) -> None:
         def planted(place: int, results: Results) -> None:
             if place == target:
                 rows = results["operand"]
-                step = np.abs(rows[:, :32]).max(axis=1) / 127 if kind == "q8" else np.abs(rows[:, 0]) * 2.0**-7
+                step = np.abs(rows[:, 0]) * 2.0**-7
+                if kind in GROUPS:
+                    step = np.abs(rows[:, : GROUPS[kind]]).max(axis=1) / 127
                 rows[:, 0] += np.float32(by) * step.astype(np.float32)
 
         return verified("qwen2-tied", form, planted)

@@ -22,7 +22,7 @@ from trivium.compile.edit import GraphEditor, operand, operands
 from trivium.compile.options import LeftOperand, PassOptions
 from trivium.ir.graph import Attribute, Graph, Node
 from trivium.ir.ops import OPS
-from trivium.plan.program import OPERAND_GROUP
+from trivium.plan.program import operand_group
 
 _PRODUCTS = ("projection", "projection_add", "gated_projection")
 _CAN_ROUND = ("add_norm", "attend", "gated_projection")
@@ -56,7 +56,7 @@ def _round(editor: GraphEditor, x: str, left: LeftOperand) -> str:
     """Return the value that is `x` rounded as `left` says, which is new."""
     name, kind = editor.fresh(), left.kind
     maker = editor.maker(x)
-    if maker is not None and _can_round(editor, maker, x, left.depth):
+    if maker is not None and _can_round(editor, maker, x, left):
         gives = (*_forms(maker), "operand")
         attributes: dict[str, Attribute] = {**maker.attributes, "kind": kind, "gives": gives}
         names = [*(value.name for value in maker.outputs), name]
@@ -70,16 +70,17 @@ def _round(editor: GraphEditor, x: str, left: LeftOperand) -> str:
     return name
 
 
-def _can_round(editor: GraphEditor, maker: Node, x: str, depth: int) -> bool:
-    """Whether the op that makes `x` can write it as an operand of so much depth."""
+def _can_round(editor: GraphEditor, maker: Node, x: str, left: LeftOperand) -> bool:
+    """Whether the op that makes `x` can write it as this operand."""
     if maker.op not in _CAN_ROUND or maker.attributes["kind"] is not None or not _is_result(maker, x):
         return False
     if maker.op == "add_norm":
         return True
-    if depth != align_up(_width(editor, x), OPERAND_GROUP):
+    group = operand_group(left.kind)
+    if left.depth != align_up(_width(editor, x), group):
         return False
-    # attend writes whole heads, gated_projection whole panels
-    return maker.op != "attend" or _width(editor, operand(maker, "q")) % OPERAND_GROUP == 0
+    # attend writes whole heads, gated_projection whole groups
+    return maker.op != "attend" or _width(editor, operand(maker, "q")) % group == 0
 
 
 def _width(editor: GraphEditor, name: str) -> int:

@@ -21,7 +21,13 @@ APART = "%{}: {}[T,6] = add_norm({}; eps=None, kind='{}', gives=('operand',))\n"
 
 def test_a_norm_gives_its_result_rounded_too() -> None:
     both = "%n, %o: f32[T,6], {0}[T,6] = add_norm(%x, -, -, norm; eps=0.01, kind='{0}', gives=('wide', 'operand'))\n"
-    for form, kind in (("f32", "f32t"), ("bf16", "bf16"), ("q6_k", "q8"), ("i4z_g128", "q8")):
+    for form, kind in (
+        ("f32", "f32t"),
+        ("bf16", "bf16"),
+        ("q6_k", "q8"),
+        ("i4z_g128", "q8"),
+        ("i8_g64 wide", "q8_wide"),
+    ):
         assert_becomes(
             choose_operands,
             EMBED + NORM + TWO.format("%n", "%n"),
@@ -75,7 +81,7 @@ def test_what_cannot_round_is_rounded_apart_right_behind_it() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("other", "kind"), [("bf16", "bf16"), ("i8_g128", "q8")])
+@pytest.mark.parametrize(("other", "kind"), [("bf16", "bf16"), ("i8_g128", "q8"), ("i8_g64 wide", "q8_wide")])
 def test_products_that_need_different_operands_have_one_each(other: str, kind: str) -> None:
     both = "%n, %o: f32[T,6], q8[T,6] = add_norm(%x, -, -, norm; eps=0.01, kind='q8', gives=('wide', 'operand'))\n"
     assert_becomes(
