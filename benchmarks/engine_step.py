@@ -97,9 +97,9 @@ class Stopwatch:
         return measured
 
     @contextmanager
-    def watching(self, loop: EngineLoop, executor: ReadingExecutor) -> Iterator[None]:
-        """Time the parts of this loop's steps until the block ends."""
-        scheduler, calls = loop._scheduler, executor.calls  # noqa: SLF001  (taken apart on purpose)
+    def watching(self, loop: EngineLoop, calls: NativeCalls | None) -> Iterator[None]:
+        """Time the parts of this loop's steps, and the executor's calls if there are any, until the block ends."""
+        scheduler = loop._scheduler  # noqa: SLF001  (taken apart on purpose)
         with ExitStack() as patches:
             if calls is not None:
                 patches.enter_context(patch.object(calls, "forward", self.timed("forward", calls.forward)))
@@ -158,7 +158,7 @@ def run_steps(loop: EngineLoop, executor: ReadingExecutor, num_steps: int, pack:
 def take_apart(loop: EngineLoop, executor: ReadingExecutor, num_steps: int) -> dict[str, float]:
     """Return the microseconds per step of each part, and of the rest."""
     watch = Stopwatch()
-    with watch.watching(loop, executor):
+    with watch.watching(loop, executor.calls):
         times = run_steps(loop, executor, num_steps, watch.timed("pack", encode))
     parts = {part: statistics.median(seconds) * 1e6 if seconds else 0.0 for part, seconds in watch.seconds.items()}
     return {**parts, "rest": statistics.median(times) - sum(parts.values())}

@@ -55,11 +55,21 @@ class Failed:
         raise self._error
 
 
-def launch(executor: Executor, scheduled: ScheduledStep, answers: Sequence[Answer]) -> Flight:
-    """Have the executor run a step; what goes wrong with that is told by the draws."""
+def launch(
+    executor: Executor, scheduled: ScheduledStep, answers: Sequence[Answer], *, is_forwarded: bool = False
+) -> Flight:
+    """Have the executor run a step; what goes wrong with that is told by the draws.
+
+    Args:
+        executor: Runs no other step.
+        scheduled: What to run.
+        answers: One per entry.
+        is_forwarded: Whether its forward pass has been launched before.
+    """
     rows: Sequence[SampleRow] = ()
     try:
-        executor.forward(scheduled.step)
+        if not is_forwarded:
+            executor.forward(scheduled.step)
         rows = sample_rows(scheduled.entries, answers)
         draws: Draws = executor.sample(rows)
     except Exception as error:

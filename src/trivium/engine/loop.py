@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from trivium.schedule.decision import ScheduledStep
     from trivium.schedule.request import Request
     from trivium.schedule.scheduler import Scheduler
+    from trivium.schedule.step import Step
     from trivium.tiers.lower import LowerTiers
     from trivium.tokens.tokenizer import Tokenizer
 
@@ -84,6 +85,8 @@ class EngineLoop:
         self._ended: list[AnswerReport] | None = None
         self._flight: Flight | None = None
         """The step that the executor runs between two calls of `step`, when it runs by itself."""
+        self._forwarded: Step | None = None
+        """The step whose forward pass was launched before it was chosen."""
         self._began_s = self._chosen_s = 0.0
         """When the choice of the step launched last began and ended, on `time.perf_counter`."""
         self._last_step: tuple[ScheduledStep | None, list[Answer]] = (None, [])
@@ -166,6 +169,8 @@ class EngineLoop:
                     self._flight = self._launch(unread=flight.answers)
             finally:
                 self._read(flight, sampled)
+        if self._flight is not None:
+            self._scheduler.prepare()
         if self._check_accounting:
             self._check()
         deltas, self._pending = self._pending, []
@@ -219,8 +224,9 @@ class EngineLoop:
             return None
         answers = self._answers_of(scheduled)
         self._note(answers, unread)
+        is_forwarded, self._forwarded = scheduled.step is self._forwarded, None
         try:
-            return launch(self._executor, scheduled, answers)
+            return launch(self._executor, scheduled, answers, is_forwarded=is_forwarded)
         except BaseException:  # Ctrl-C in the caller's thread: as if the step had never been chosen
             self._scheduler.discard(scheduled)
             raise
@@ -247,6 +253,8 @@ class EngineLoop:
         scheduled = flight.scheduled
         try:
             sampled = flight.draws.result()
+            if flight.runs_by_itself and not sampled.errors:
+                self._forward_early(sampled)
             outcomes = outcomes_of(scheduled.entries, flight.answers, sampled)
         except Exception as error:
             self._flight, sampled = None, None
@@ -260,15 +268,23 @@ class EngineLoop:
         self._scheduler.learn(scheduled, ended_s - self._began_s)
         return sampled
 
+    def _forward_early(self, sampled: Sampled) -> None:
+        """Launch the forward pass of the step that will be chosen next, if that is known: all else can wait."""
+        must_export = self._tiers is not None and self._tiers.has_exports
+        step = None if must_export else self._scheduler.foresee(sampled.token_ids)
+        if step is not None and step is not self._forwarded:
+            with suppress(Exception):  # then it is launched again in its place, and told from there
+                self._executor.forward(step)
+                self._forwarded = step
+
     def _read(self, flight: Flight, sampled: Sampled) -> None:
         """Turn the draws of a recorded step into news; answers may turn out to have ended with it."""
+        rows, pending = flight.rows, self._pending
         try:
             for entry, answer in zip(flight.scheduled.entries, flight.answers, strict=True):
-                if answer.is_closed:
-                    continue
-                news = read_entry(entry, answer, flight.rows, sampled)
+                news = None if answer.is_closed else read_entry(entry, answer, rows, sampled)
                 if news is not None:
-                    self._pending.append(news)
+                    pending.append(news)
                     if news.finish_reason is not None:
                         self._finish(answer, FinishReason(news.finish_reason))
         except BaseException as error:  # some answers have read their token, some have not: none can go on

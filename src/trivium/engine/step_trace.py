@@ -6,7 +6,8 @@
                 choose ── forward ───────────────── sample ── commit ── read ──
     counters  requests {running, waiting}    pages {free, used, cached}    tokens {prefill, decode}
 
-Where a device runs by itself, `forward` and `sample` only tell it what to do, and belong to the next step::
+Where a device runs by itself, `forward` and `sample` only tell it what to do, and belong to the next step; `forward`
+comes before `commit` when that step was prepared::
 
     engine    step ───────────────────────────────────────────────────────────── send ── step ──
                 wait ─────────── commit ── choose ── forward ── sample ── read ──            wait ──

@@ -78,7 +78,7 @@ class Draws(Protocol):
     """The draws of a step: there already (`Sampled`), or promised by a device that runs by itself."""
 
     def result(self) -> Sampled:
-        """Wait until the step has ended and return what it drew; may be asked again when the wait was interrupted.
+        """Wait until the step has ended and return what it drew; may be asked again.
 
         Raises:
             Exception: The step failed; the KV of its tokens is undefined.

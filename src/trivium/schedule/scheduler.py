@@ -44,7 +44,7 @@ from trivium.tiers.lower import LowerTiers
 
 if TYPE_CHECKING:
     from trivium.cache.page_runs import PageFollower
-    from trivium.schedule.step import Int32Array
+    from trivium.schedule.step import Int32Array, Step
 
 
 class Scheduler:
@@ -247,6 +247,21 @@ class Scheduler:
         else:
             self._in_flight = self._choose()
         return self._in_flight
+
+    def prepare(self) -> None:
+        """While a step is in flight: make the next one ready, as far as that is known before its tokens are."""
+        if self._steady is not None and self._in_flight is self._steady.scheduled:
+            self._steady.prepare()
+
+    def foresee(self, token_ids: Int32Array) -> Step | None:
+        """Return the step that `next` will give once these draws are committed; `None` where that is not known.
+
+        Args:
+            token_ids: [R] what the wanted rows drew, without an error among them.
+        """
+        if self._steady is None or self._may_start:
+            return None
+        return self._steady.foresee(token_ids)
 
     @property
     def _may_start(self) -> bool:

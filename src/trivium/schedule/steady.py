@@ -9,18 +9,29 @@ record is made and no array is allocated::
 What that saves is less instructions than memory: an executor that reads its weights in every step leaves nothing else
 in the processor's caches, so Python waits for everything that it touches. Hence also the memory views: NumPy's ways of
 filling an array touch some hundred cache lines more.
+
+While a device runs step k, step k + 1 is prepared in arrays of its own: all of it is known then but the tokens. When
+they come and end nobody, it is launched before they are even recorded::
+
+    device   ════ k ════╡ tokens ╞════════════════ k + 1 ════════════════
+    loop      prepare k + 1      │ commit k, move on to k + 1, read k, prepare k + 2
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from trivium.base.errors import ensure
 
 if TYPE_CHECKING:
+    from trivium.base.ids import TokenId
     from trivium.cache.kv_cache import Holding, KVCache
     from trivium.schedule.decision import ScheduledStep
     from trivium.schedule.running import RunningSet
+    from trivium.schedule.step import Int32Array, Step
 
 
 def is_steady(scheduled: ScheduledStep, running: RunningSet) -> bool:
@@ -43,10 +54,61 @@ class SteadyBatch:
         self._version = running.version
         self._cache = cache
         self._holdings = [entry.request.held for entry in scheduled.entries]
-        step = scheduled.step
+        self._end_ids: frozenset[TokenId] = frozenset()
+        """Tokens that may end an answer of the batch; known once a step was prepared."""
+        self._spare: Step | None = None
+        self._is_prepared = False
+        self._view(scheduled.step)
+
+    def _view(self, step: Step) -> None:
         self._token_ids = step.token_ids.data
         self._positions = step.positions.data
         self._kv_lens = step.kv_lens.data
+
+    def prepare(self) -> None:
+        """While the step runs: make the one after it ready, in other arrays, if the same requests will go on.
+
+        Effects:
+            Holdings take the pages that it needs.
+        """
+        self._is_prepared = False
+        if self._running.version != self._version or self._cache.has_windows:
+            return
+        page_len = self._cache.spec.page_len
+        for entry, holding in zip(self.scheduled.entries, self._holdings, strict=True):
+            request, position = entry.request, entry.start + 1
+            if position + 1 >= request.end_len or position <= request.started_len:
+                return  # it ends, or what it computes is to be entered into the prefix index
+            if position % page_len == 0 and not self._has_page(holding, position):
+                return
+        step, spare = self.scheduled.step, self._spare
+        if spare is None:
+            arrays = {name: getattr(step, name).copy() for name in ("token_ids", "positions", "kv_lens")}
+            spare = self._spare = replace(step, **arrays)
+            self._end_ids = frozenset().union(*[entry.request.end_ids for entry in self.scheduled.entries])
+        np.add(step.positions, 1, out=spare.positions)
+        np.add(step.kv_lens, 1, out=spare.kv_lens)
+        spare.page_tables = tuple([table.copy() for table in step.page_tables])
+        for row, holding in enumerate(self._holdings):
+            if holding.has_changed:
+                self._copy_pages(spare, row, holding)
+        self._is_prepared = True
+
+    def foresee(self, token_ids: Int32Array) -> Step | None:
+        """Return the step to which `move_on` will move when these draws have been recorded.
+
+        Args:
+            token_ids: [B] what the entries drew.
+
+        Returns:
+            `None` when it was not prepared, when other requests run by now, or when a token may end an answer.
+        """
+        if not self._is_prepared or self._spare is None or self._running.version != self._version:
+            return None
+        if not self._end_ids.isdisjoint(token_ids.tolist()):
+            return None
+        self._spare.token_ids[:] = token_ids
+        return self._spare
 
     def move_on(self) -> bool:
         """Make the step that of the next tokens.
@@ -57,6 +119,10 @@ class SteadyBatch:
         """
         if self._running.version != self._version:
             return False
+        if self._is_prepared and self._spare is not None:
+            self._is_prepared = False
+            self.scheduled.step, self._spare = self._spare, self.scheduled.step
+            self._view(self.scheduled.step)
         page_len = self._cache.spec.page_len
         token_ids, positions, kv_lens = self._token_ids, self._positions, self._kv_lens
         for row, (entry, holding) in enumerate(zip(self.scheduled.entries, self._holdings, strict=True)):
@@ -68,7 +134,7 @@ class SteadyBatch:
             if start % page_len == 0 and not self._has_page(holding, start):
                 return False
             if holding.has_changed:
-                self._copy_pages(row, holding)
+                self._copy_pages(self.scheduled.step, row, holding)
             entry.start = start
             entry.is_fresh = False
             token_ids[row] = request.tokens[start]
@@ -83,8 +149,8 @@ class SteadyBatch:
         self._cache.grow(holding, position + 1)
         return True
 
-    def _copy_pages(self, row: int, holding: Holding) -> None:
-        step, entries, tables = self.scheduled.step, self.scheduled.entries, self._running.tables
+    def _copy_pages(self, step: Step, row: int, holding: Holding) -> None:
+        entries, tables = self.scheduled.entries, self._running.tables
         seat, num_pages = entries[row].request.seat, len(holding.pages[0])
         tables.refresh(seat, holding)
         if num_pages <= step.page_tables[0].shape[1]:

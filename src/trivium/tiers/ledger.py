@@ -81,6 +81,11 @@ class PageLedger:
             if count == HOT_USES:
                 self._hot.append((group, page, *known))
 
+    @property
+    def has_departed(self) -> bool:
+        """Whether pages have left whose bytes nobody has taken yet."""
+        return bool(self._departed)
+
     def take_departed(self) -> list[PlacedPage]:
         """Return the pages that have left since the last call, the most valuable last: beginnings of prefixes."""
         if not self._departed:

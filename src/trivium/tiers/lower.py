@@ -67,6 +67,11 @@ class LowerTiers:
 
     # -- down -------------------------------------------------------------------------------------------------
 
+    @property
+    def has_exports(self) -> bool:
+        """Whether `export` has something to look at."""
+        return bool(self._urgent) or self.ledger.has_departed
+
     def export(self, pool: PageBytes) -> None:
         """Copy what has left the index, and is not below yet, out of the pool. To be called before every step."""
         self._urgent, urgent = [], self._urgent

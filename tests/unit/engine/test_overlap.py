@@ -87,21 +87,46 @@ def test_the_next_step_is_launched_before_the_last_one_is_read() -> None:
     submit(loop, "a", max_tokens=3)
     submit(loop, "b", [5, 9], max_tokens=3)
     run(loop)
-    first = ["forward", "sample", "wait", "commit"]
-    assert told == [
-        *first,
-        "forward",
-        "sample",
-        "read",
-        "wait",
-        "commit",
-        "forward",
-        "sample",
-        "read",
-        "wait",
-        "commit",
-        "read",
-    ]
+    launch, collect = ["forward", "sample"], ["wait", "commit"]
+    of_prepared = ["wait", "forward", "commit", "sample"]
+    assert told == [*launch, *collect, *launch, "read", *of_prepared, "read", *collect, "read"]
+
+
+def test_a_step_that_was_prepared_is_launched_before_the_last_one_is_recorded() -> None:
+    loop, executor = make_loop(max_num_seqs=2)
+    told = told_by(loop, executor)
+    submit(loop, "a", max_tokens=6)
+    submit(loop, "b", [5, 9], max_tokens=9)
+    for _ in range(2):
+        loop.step()
+    told.clear()
+    loop.step()
+    assert told == ["wait", "forward", "commit", "sample", "read"]
+    told.clear()
+    submit(loop, "c")  # no seat is free, so the same two go on
+    loop.step()
+    assert told == ["wait", "forward", "commit", "sample", "read"]
+    told.clear()
+    loop.abort(["b"])  # now there is one
+    loop.step()
+    assert told == ["wait", "commit", "forward", "sample", "read"]
+    assert ends(run(loop)) == {"a": "length", "c": "length"}
+
+
+def test_a_step_that_was_prepared_is_not_launched_when_a_token_ends_an_answer() -> None:
+    tokens = alone()
+    at = next(idx for idx in range(3, 9) if tokens[idx] not in tokens[:idx])
+    loop, executor = make_loop()
+    told = told_by(loop, executor)
+    submit(loop, "a", stop_token_ids=(tokens[at],))
+    submit(loop, "b", [9], max_tokens=30)
+    news: list[Delta] = []
+    while "a" not in ends(news):
+        told.clear()
+        news += loop.step()
+    assert told == ["wait", "commit", "forward", "sample", "read"]
+    assert drawn(news) == tokens[: at + 1]
+    assert drawn([*news, *run(loop)], "b") == alone([9], max_tokens=30)
 
 
 def test_an_executor_that_computes_when_it_is_called_is_read_before_the_next_step() -> None:
@@ -261,9 +286,9 @@ def test_the_journal_names_who_runs_and_who_is_still_to_be_read(tmp_path: Path) 
     named: list[set[str]] = []
     executor.tell = lambda event: named.append(set(read_journal(tmp_path).step)) if event == "forward" else None
     submit(loop, "a", max_tokens=2)
-    submit(loop, "b", [9], max_tokens=4)
+    submit(loop, "b", [9], max_tokens=5)
     run(loop)
-    assert named == [{"a", "b"}, {"a", "b"}, {"a", "b"}, {"b"}]
+    assert named == [{"a", "b"}] * 4 + [{"b"}]
 
 
 # -- the trace --------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 
 from support.scheduling import Bench, full_spec, make_request, mixed_spec
 from trivium.base.errors import InternalError
+from trivium.base.ids import TokenId
 from trivium.cache.spec import KVSpec
 from trivium.schedule.build import build_step
 from trivium.schedule.decision import ScheduledStep
@@ -144,3 +145,68 @@ def test_a_step_with_a_prompt_is_not_steady() -> None:
     assert not is_steady(scheduled, bench.scheduler._running)
     with pytest.raises(InternalError, match="not steady"):
         SteadyBatch(scheduled, bench.scheduler._running, bench.scheduler._cache)
+
+
+# -- prepared while the step before runs -----------------------------------------------------------------------------
+
+
+def drawn(bench: Bench) -> np.ndarray:
+    return np.array(bench.executor.drawn(), np.int32)
+
+
+@pytest.mark.parametrize("spec", [full_spec(), full_spec(page_len=1)])
+def test_a_step_that_was_prepared_is_the_one_that_is_chosen(spec: KVSpec) -> None:
+    bench = decoding(spec)
+    scheduled = chosen(bench)
+    for _ in range(2 * WIDTH_STEP):
+        running, before = scheduled.step, deepcopy(scheduled.step)
+        bench.scheduler.prepare()
+        assert bench.scheduler.check() == []
+        bench.executor.forward(running)
+        foreseen = bench.scheduler.foresee(drawn(bench))
+        assert foreseen is not None
+        assert_same(running, before)
+        told = deepcopy(foreseen)
+        bench.commit(scheduled)
+        scheduled = chosen(bench)
+        assert scheduled.step is foreseen
+        assert_same(foreseen, told)
+    run(bench, scheduled)
+    bench.run()
+    bench.assert_idle_pages()
+
+
+def foreseen_after(bench: Bench, scheduled: ScheduledStep) -> Step | None:
+    bench.scheduler.prepare()
+    bench.executor.forward(scheduled.step)
+    return bench.scheduler.foresee(drawn(bench))
+
+
+def test_nothing_is_foreseen_where_somebody_ends_or_starts() -> None:
+    bench = decoding(full_spec(), max_tokens=3)
+    scheduled = chosen(bench)
+    assert foreseen_after(bench, scheduled) is not None
+    bench.scheduler.add(make_request("late", [9]))
+    assert bench.scheduler.foresee(drawn(bench)) is None, "a request waits and there is a seat"
+    bench.scheduler.abort(bench.scheduler._waiting.oldest())  # type: ignore[arg-type]
+    assert bench.scheduler.foresee(drawn(bench)) is not None
+    bench.scheduler.abort(scheduled.entries[0].request)
+    assert bench.scheduler.foresee(drawn(bench)) is None, "a request has gone"
+    bench.commit(scheduled)
+    assert foreseen_after(bench, chosen(bench)) is None, "the last token of all is drawn"
+
+
+def test_nothing_is_foreseen_where_a_token_may_end_an_answer() -> None:
+    bench = Bench(full_spec(), 64)
+    bench.scheduler.add(make_request("a", [7, 8], max_tokens=9, end_ids=(TokenId(3), TokenId(5))))
+    bench.step()
+    scheduled = chosen(bench)
+    bench.scheduler.prepare()
+    found = [bench.scheduler.foresee(np.array([token], np.int32)) is None for token in range(7)]
+    assert found == [token in (3, 5) for token in range(7)]
+    run(bench, scheduled)
+
+
+def test_nothing_is_foreseen_where_windows_move() -> None:
+    bench = decoding(mixed_spec())
+    assert foreseen_after(bench, chosen(bench)) is None
