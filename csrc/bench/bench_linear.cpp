@@ -99,12 +99,8 @@ double peak_of(const Limits& limits, const Format& format) {
   return format.operand == operand::Format::kBf16 ? limits.bf16_ops : limits.f32_ops;
 }
 
-double roofline_s(const Limits& limits, const Format& format, double bytes, double operations) {
-  return std::max(bytes / limits.memory_bytes, operations / peak_of(limits, format));
-}
-
 double roofline_s(const Limits& limits, const Result& r) {
-  return roofline_s(limits, *r.format, r.bytes, r.operations);
+  return std::max(r.bytes / limits.memory_bytes, r.operations / peak_of(limits, *r.format));
 }
 
 struct Options {
@@ -151,13 +147,11 @@ class Case {
 
   Result measure(const Limits& limits) {
     const double operations = 2.0 * static_cast<double>(product_.num_rows * shape_.num_cols * shape_.depth);
-    const double bytes = static_cast<double>(bytes_);
-    const double roofline = roofline_s(limits, format_, bytes, operations);
-    const auto calls = static_cast<std::size_t>(std::clamp(0.06 / (1.5 * roofline), 3.0, 4000.0));
+    Result result{&format_, &shape_, product_.num_rows, 1e30, static_cast<double>(bytes_), operations};
+    const auto calls = static_cast<std::size_t>(std::clamp(0.06 / (1.5 * roofline_s(limits, result)), 3.0, 4000.0));
     run(std::min<std::size_t>(calls, 3));
-    double best = 1e30;
-    for (int round = 0; round < 3; ++round) best = std::min(best, run(calls));
-    return {&format_, &shape_, product_.num_rows, best, bytes, operations};
+    for (int round = 0; round < 3; ++round) result.seconds = std::min(result.seconds, run(calls));
+    return result;
   }
 
  private:
@@ -377,14 +371,6 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-// Of readings before and after: arithmetic has one rate, and less was read where others had the cores, which would let
-// every promise pass; memory's may change meanwhile.
-Limits settled(const Limits& before, const Limits& after) {
-  return {(before.memory_bytes + after.memory_bytes) / 2, (before.cache_bytes + after.cache_bytes) / 2,
-          std::max(before.int8_ops, after.int8_ops), std::max(before.bf16_ops, after.bf16_ops),
-          std::max(before.f32_ops, after.f32_ops)};
-}
-
 void print(const Limits& limits, const Options& options) {
   std::fprintf(stderr, "%s, %d threads: stream %.1f GB/s, int8 %.0f GOPS, bf16 %.0f, f32 %.0f GFLOP/s\n",
                isa_name(options.isa), options.threads, limits.memory_bytes * 1e-9, limits.int8_ops * 1e-9,
@@ -399,7 +385,7 @@ int bench_all(const Options& options) {
   Limits limits = limits::measure(options.isa);
   print(limits, options);
   const std::vector<Result> results = measure_all(options, limits, cold);
-  limits = settled(limits, limits::measure(options.isa));
+  limits = limits::settled(limits, limits::measure(options.isa));
   print(limits, options);
   // Promises are made for the strongest level.
   return options.isa == Isa::kAvx512Vnni && gate(results, limits) > 0 ? 1 : 0;

@@ -99,4 +99,10 @@ Limits measure(Isa isa) {
   return found;
 }
 
+Limits settled(const Limits& before, const Limits& after) {
+  return {(before.memory_bytes + after.memory_bytes) / 2, (before.cache_bytes + after.cache_bytes) / 2,
+          std::max(before.int8_ops, after.int8_ops), std::max(before.bf16_ops, after.bf16_ops),
+          std::max(before.f32_ops, after.f32_ops)};
+}
+
 }  // namespace trivium::limits

@@ -24,6 +24,10 @@ struct Limits {
 // Measures, in about half a second; takes 160 MiB for that time. Throws std::bad_alloc where there is no room for it.
 Limits measure(Isa isa);
 
+// Of readings before and after: arithmetic has one rate, and less was read where others had the cores, which would let
+// every promise pass; memory's may change meanwhile.
+Limits settled(const Limits& before, const Limits& after);
+
 enum class Arithmetic : std::uint8_t { kInt8, kBf16, kF32 };
 
 struct Functions {
