@@ -95,6 +95,17 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel("Time in decode", "s", quantiles("decode_seconds")),
         Panel("Time from first step to end", "s", quantiles("inference_seconds")),
         Panel(
+            "Constraints",
+            "ops",
+            (
+                (rate("grammars_compiled_total"), "compiled"),
+                (rate("grammars_cached_total"), "found compiled"),
+                (rate("grammars_failed_total"), "refused"),
+                (gauge("grammars_waiting"), "waiting"),
+                (rate("grammar_seconds_total"), "seconds of compiling"),
+            ),
+        ),
+        Panel(
             "Preemptions by kind",
             "ops",
             ((rate("preemptions_by_kind_total", "kind"), "{{kind}}"), (rate("preemptions_total"), "all")),

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from trivium.api import LLM, AsyncLLM, CompletionOutput, RequestOutput
     from trivium.config.retention import RangeRetention, Retention
     from trivium.config.sampling import SamplingParams
+    from trivium.config.structured import StructuredOutputs
     from trivium.engine.messages import Delta
     from trivium.sampling.batch import TokenLogprobs
 
@@ -25,6 +26,7 @@ __all__ = [
     "RequestOutput",
     "Retention",
     "SamplingParams",
+    "StructuredOutputs",
     "TokenLogprobs",
     "__version__",
 ]
@@ -37,6 +39,7 @@ _HOMES = {
     "RangeRetention": "trivium.config.retention",
     "Retention": "trivium.config.retention",
     "SamplingParams": "trivium.config.sampling",
+    "StructuredOutputs": "trivium.config.structured",
     "Delta": "trivium.engine.messages",
     "TokenLogprobs": "trivium.sampling.batch",
 }

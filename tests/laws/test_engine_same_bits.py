@@ -27,12 +27,19 @@ from support.tiny_engine import run_alone, tiny_loop
 from trivium.api import Answers, RequestOutput
 from trivium.base.errors import CapacityError
 from trivium.config.sampling import SamplingParams
+from trivium.config.structured import StructuredOutputs
 from trivium.engine.loop import EngineLoop
 from trivium.engine.messages import Submit
 from trivium.kernels import native
 
 SHARED = tuple(range(40, 75))
 """A prefix that ends inside a page for every page length but 1 and 5."""
+
+CONSTRAINTS = (
+    StructuredOutputs(regex="[a-d]{2,30}"),
+    StructuredOutputs(json={"type": "array", "items": {"enum": [1, "x", None]}}),
+    StructuredOutputs(choice=("ab", "abba")),
+)
 
 params = st.builds(
     SamplingParams,
@@ -50,6 +57,7 @@ params = st.builds(
     frequency_penalty=st.sampled_from([0.0, 0.5]),
     stop=st.sampled_from([(), ("a",), ("Q", "x1")]),
     ignore_eos=st.booleans(),
+    structured_outputs=st.sampled_from([None, None, *CONSTRAINTS]),
     logprobs=st.sampled_from([None, 0, 2]),
     prompt_logprobs=st.sampled_from([None, None, 1]),
     logprobs_mode=st.sampled_from(["raw", "processed"]),

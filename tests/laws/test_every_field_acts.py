@@ -16,6 +16,7 @@ from trivium.api import LLM, RequestOutput
 from trivium.base.errors import RequestError
 from trivium.config.retention import RangeRetention, Retention
 from trivium.config.sampling import SamplingParams
+from trivium.config.structured import StructuredOutputs
 
 PROMPT = "hello"
 BOS, EOS, A = 1, 2, 67
@@ -76,6 +77,7 @@ ROWS: dict[str, Row | Refused] = {
     "prompt_logprob_start": Row(0, 2, {**GREEDY, "prompt_logprobs": 1}),
     "cache_retention": Refused((RangeRetention(priority=90),)),
     "cache_retention_decode": Refused(Retention(priority=90)),
+    "structured_outputs": Row(None, StructuredOutputs(regex="[0-9]+"), DRAWN),
     "logprobs_mode": Row("raw", "processed", {**DRAWN, "temperature": 0.5, "logprobs": 1}),
 }
 

@@ -87,6 +87,22 @@ SHARED: dict[str, Row] = {
     "skip_special_tokens": Row(True, False, {**GREEDY, "logit_bias": {str(BOS): 100}}),
     "prompt_logprobs": Row(0, 3, GREEDY),
     "prompt_logprob_start": Row(0, 2, {**GREEDY, "prompt_logprobs": 0}),
+    **{
+        name: Row(None, value, {**DRAWN, "max_tokens": 8})
+        for name, value in {
+            "response_format": {"type": "json_object"},
+            "structured_outputs": {"choice": ["ab", "ba"]},
+            "guided_json": {"type": "integer"},
+            "guided_json_object": True,
+            "guided_regex": "[0-9]+",
+            "guided_choice": ["ab", "ba"],
+            "guided_grammar": 'start: "ab"',
+            "json_schema": '{"type": "integer"}',
+            "regex": "[0-9]+",
+            "ebnf": 'root ::= "ab"',
+            "grammar": 'root ::= "ab"',
+        }.items()
+    },
     "stream": Row(False, True, GREEDY),
     "stream_options": Row({"include_usage": False}, {"include_usage": True}, {**GREEDY, "stream": True}),
     "cache_retention": Row([], [{"token_range": [0, None], "priority": 90}], GREEDY),

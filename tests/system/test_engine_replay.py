@@ -31,6 +31,7 @@ from trivium.base.errors import (
 )
 from trivium.config.resolve import options_from
 from trivium.config.sampling import SamplingParams
+from trivium.config.structured import StructuredOutputs
 from trivium.engine.client import EngineClient, engine_pid
 from trivium.engine.suspects import MOST_FUTILE
 
@@ -42,6 +43,7 @@ KINDS: Mapping[str, SamplingParams] = {
     "greedy": GREEDY,
     "seeded": SEEDED,
     "several": replace(SEEDED, n=3),
+    "under a grammar": replace(SEEDED, n=2, structured_outputs=StructuredOutputs(regex="[a-p ]{40,60}")),
     "unequal ends": replace(SEEDED, n=6, ignore_eos=False, stop_token_ids=tuple(range(0, 256, 7))),
     "best": replace(SEEDED, n=1, best_of=3),
     "logprobs": replace(SEEDED, logprobs=3),

@@ -147,7 +147,7 @@ class SharedLoop:
 
     def _step(self, loop: EngineLoop) -> None:
         ensure(loop.has_work, "the engine has nothing to do while a request is open")
-        for news in loop.step():
+        for news in (*loop.step(), *self._refused(loop)):
             inbox = self._inboxes.get(news.request_id)
             if inbox is None:
                 continue
@@ -158,6 +158,24 @@ class SharedLoop:
                     del inbox.num_open[news.request_id], self._inboxes[news.request_id]
         if not loop.has_work:
             loop.idle()
+
+    def _refused(self, loop: EngineLoop) -> Iterator[Delta]:
+        """Tell requests that were refused after they had been taken in: each of their choices ends with the error."""
+        from trivium.engine.messages import Delta  # noqa: PLC0415  (start-up time)
+
+        for request_id, error in loop.take_refusals():
+            inbox = self._inboxes.get(request_id)
+            for choice in range(0 if inbox is None else inbox.num_open[request_id]):
+                yield Delta(
+                    request_id=request_id,
+                    choice=choice,
+                    first_token=0,
+                    token_ids=[],
+                    text="",
+                    finish_reason="error",
+                    error=str(error),
+                    error_code=error.code,
+                )
 
     def _sweep(self) -> None:
         """Abort what was left meanwhile, unless somebody has the turn, who will then do it on leaving."""

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from trivium.cache.spec import KVSpec
     from trivium.config.model import ModelConfig
     from trivium.engine.admit import ModelLimits
+    from trivium.engine.compiling import Compiling
     from trivium.engine.loop import EngineLoop
+    from trivium.grammar.library import Vocabulary
     from trivium.runtime.executor import Executor
     from trivium.schedule.scheduler import Scheduler
     from trivium.tiers.lower import LowerTiers
@@ -99,6 +101,7 @@ def build_engine(
         check_accounting=options.cache.check_accounting,
         tiers=tiers,
     )
+    loop.compiling = _compiling(tokenizer, loop.limits)
     if options.cache.kv_events:
         _follow_cache(loop, scheduler, tiers, spec)
     return _traced(options, loop, executor, scheduler)
@@ -120,6 +123,19 @@ def _traced(options: EngineOptions, loop: EngineLoop, executor: Executor, schedu
         trace = StepTrace(options.trace.trace_steps, options.trace.trace_steps_bytes)
         LoopTrace(trace, loop, executor, scheduler)
     return loop
+
+
+def _compiling(tokenizer: Tokenizer, limits: ModelLimits) -> Compiling | None:
+    """Make what has constraints compiled; nothing where no token ends an answer, so that no sentence could end."""
+    from trivium.engine.compiling import Compiling  # noqa: PLC0415  (start-up time)
+    from trivium.grammar.compiler import GrammarCompiler  # noqa: PLC0415
+
+    def vocabulary() -> Vocabulary:
+        from trivium.grammar.library import Vocabulary  # noqa: PLC0415  (start-up time: few need it)
+
+        return Vocabulary(tokenizer, limits.end_ids, vocab_size=limits.vocab_size)
+
+    return Compiling(GrammarCompiler(vocabulary)) if limits.end_ids else None
 
 
 def _limits(

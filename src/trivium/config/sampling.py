@@ -13,6 +13,7 @@ from typing import Any, Literal
 from trivium.base.errors import InvalidParameterError
 from trivium.config.record import ADVANCED
 from trivium.config.retention import MAX_RANGES, RangeRetention, Retention
+from trivium.config.structured import StructuredOutputs
 
 MAX_CHOICES = 128
 MAX_LOGPROBS = 20
@@ -80,6 +81,9 @@ class SamplingParams:
     its tokens. Needs `--eviction priority`."""
     cache_retention_decode: Retention | None = None
     """Likewise for generated tokens."""
+    structured_outputs: StructuredOutputs | None = None
+    """What the text of the answer may be: JSON of a schema or any JSON object, what a regular expression matches, one
+    of several texts, or a sentence of a grammar."""
     logprobs_mode: LogprobsMode | None = field(default=None, metadata=ADVANCED)
     """`raw` reports the model's own distribution, `processed` the one drawn from; `None` takes the server's. Needs
     `logprobs` or `prompt_logprobs`."""
@@ -116,6 +120,7 @@ class SamplingParams:
         if self.logprobs_mode not in (None, "raw", "processed"):  # a tuple, since it may be unhashable
             raise _bad("logprobs_mode", self.logprobs_mode, "'raw' or 'processed'")
         self._validate_retention()
+        self._validate_structured_outputs()
         self._validate_combinations()
         self._validate_texts()
         self._validate_ids(vocab_size)
@@ -133,6 +138,14 @@ class SamplingParams:
             if not isinstance(decode, Retention):
                 raise _bad("cache_retention_decode", decode, "a Retention")
             decode.validate("cache_retention_decode")
+
+    def _validate_structured_outputs(self) -> None:
+        wanted: Any = self.structured_outputs
+        if wanted is None:
+            return
+        if not isinstance(wanted, StructuredOutputs):
+            raise _bad("structured_outputs", wanted, "a StructuredOutputs")
+        wanted.validate()
 
     def _validate_combinations(self) -> None:
         if not self.spaces_between_special_tokens:

@@ -22,6 +22,7 @@ from trivium.schedule.request import Request
 if TYPE_CHECKING:
     from trivium.config.sampling import LogprobsMode, SamplingParams
     from trivium.engine.messages import Delivered, Submit
+    from trivium.grammar.library import Grammar
     from trivium.sampling.batch import TokenLogprobs
     from trivium.tokens.tokenizer import Tokenizer
 
@@ -75,8 +76,17 @@ class Answer:
     deadline_at_s: float | None = None
 
 
-def admit(message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: float) -> list[Answer]:
+def admit(
+    message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: float, grammar: Grammar | None = None
+) -> list[Answer]:
     """Check a submitted request and make the answers of its open choices, in order.
+
+    Args:
+        message: The request.
+        limits: What the model allows.
+        tokenizer: Knows the bytes of ids.
+        now_s: On the engine's clock.
+        grammar: That of the request's constraint, once it is compiled.
 
     Raises:
         RequestError: A token id, parameter or length is refused; the message says which and why.
@@ -125,7 +135,9 @@ def admit(message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: 
             tenant=message.tenant,
             tokens=[TokenId(token) for token in message.prompt_ids],
         )
-        answer = _answer(message, request, OutputAutomaton(tokenizer, own, end_ids, stops=stops), bad_word_ids)
+        matcher = None if grammar is None else grammar.start()
+        automaton = OutputAutomaton(tokenizer, own, end_ids, stops=stops, matcher=matcher)
+        answer = _answer(message, request, automaton, bad_word_ids)
         if told is not None:
             _continue(answer, told)
         answers.append(answer)

@@ -12,7 +12,7 @@ once. Its step is read out before the next one is chosen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from trivium.sampling.batch import Sampled
 
 if TYPE_CHECKING:
     from trivium.engine.admit import Answer
+    from trivium.engine.masks import Masks
     from trivium.runtime.executor import Executor
     from trivium.sampling.batch import Draws, SampleRow
     from trivium.schedule.decision import ScheduledStep
@@ -37,6 +38,8 @@ class Flight:
     rows: Sequence[SampleRow]
     """What was asked of the sampler."""
     draws: Draws
+    errors: Mapping[int, str]
+    """By row, why its answer ends whatever is drawn: its grammar has no mask for it."""
 
     @property
     def runs_by_itself(self) -> bool:
@@ -56,7 +59,12 @@ class Failed:
 
 
 def launch(
-    executor: Executor, scheduled: ScheduledStep, answers: Sequence[Answer], *, is_forwarded: bool = False
+    executor: Executor,
+    scheduled: ScheduledStep,
+    answers: Sequence[Answer],
+    masks: Masks | None = None,
+    *,
+    is_forwarded: bool = False,
 ) -> Flight:
     """Have the executor run a step; what goes wrong with that is told by the draws.
 
@@ -64,14 +72,22 @@ def launch(
         executor: Runs no other step.
         scheduled: What to run.
         answers: One per entry.
-        is_forwarded: Whether its forward pass has been launched before.
+        masks: Where some answer may be under a grammar: filled while a device runs the step, before it draws.
+        is_forwarded: Whether its forward pass has been launched before; then each entry has the mask that it had.
     """
     rows: Sequence[SampleRow] = ()
+    errors: Mapping[int, str] = {}
     try:
+        if masks is not None:
+            masks.point(scheduled, answers)
         if not is_forwarded:
             executor.forward(scheduled.step)
         rows = sample_rows(scheduled.entries, answers)
-        draws: Draws = executor.sample(rows)
+        if masks is None:
+            draws: Draws = executor.sample(rows)
+        else:
+            filled, errors = masks.fill()
+            draws = executor.sample(rows, filled)
     except Exception as error:
         draws = Failed(error)
-    return Flight(scheduled, answers, rows, draws)
+    return Flight(scheduled, answers, rows, draws, errors)

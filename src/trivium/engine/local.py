@@ -157,6 +157,8 @@ class LocalEngine:
             self._take_inbox()
             if self._loop.has_work:
                 news = self._loop.step()
+                for refused in self._loop.take_refusals():
+                    self._call_soon(partial(self._streams.fail, refused.request_id, refused.error))
                 if news:
                     self._call_soon(partial(self._streams.feed_all, news))
 

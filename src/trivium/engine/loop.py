@@ -17,13 +17,24 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+from msgspec import structs
 
-from trivium.base.errors import DeadlineExceededError, InternalError, TriviumError, ensure
+from trivium.base.errors import (
+    CapacityError,
+    DeadlineExceededError,
+    InternalError,
+    RequestError,
+    TriviumError,
+    UnsupportedFeatureError,
+    ensure,
+)
 from trivium.base.ids import FinishReason, RequestId
 from trivium.base.log import ROOT
 from trivium.cache.pins import PinRefusal
 from trivium.engine.admit import Answer, ModelLimits, admit
+from trivium.engine.compiling import Compiling, Refusal
 from trivium.engine.flight import Flight, launch
+from trivium.engine.masks import Masks
 from trivium.engine.messages import AnswerReport, Delta, Submit
 from trivium.engine.output import accepted, failed, outcomes_of, read_entry
 from trivium.engine.report import report, report_open
@@ -35,6 +46,7 @@ if TYPE_CHECKING:
     from trivium.engine.journal import Journal
     from trivium.engine.kv_events import KVEvents
     from trivium.engine.step_trace import StepTrace
+    from trivium.grammar.library import Grammar
     from trivium.runtime.executor import Executor
     from trivium.sampling.batch import Sampled
     from trivium.schedule.decision import ScheduledStep
@@ -46,7 +58,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_TIER_WAIT_S = 0.005
+_WAIT_S = 0.005
 
 
 class EngineLoop:
@@ -78,6 +90,12 @@ class EngineLoop:
         self._clock = clock
         self._check_accounting = check_accounting
         self._tiers = tiers
+        self.compiling: Compiling | None = None
+        """What has constraints compiled; without it, requests with one are refused."""
+        self._masks = Masks(limits.vocab_size)
+        self._num_constrained = 0
+        """Open answers under a grammar: only steps with one of them need masks."""
+        self._refusals: list[Refusal] = []
         self._answers: dict[RequestId, Answer] = {}
         self._choices: dict[str, list[RequestId]] = {}
         self._with_deadline: set[RequestId] = set()
@@ -104,12 +122,12 @@ class EngineLoop:
     @property
     def has_work(self) -> bool:
         """Whether a step, or a delta, is waiting."""
-        return bool(self._pending) or self._flight is not None or self._scheduler.has_work
+        return bool(self._pending or self.compiling) or self._flight is not None or self._scheduler.has_work
 
     @property
     def open_requests(self) -> Sequence[str]:
         """Ids of user requests that have not ended."""
-        return tuple(self._choices)
+        return (*self._choices, *(self.compiling.request_ids if self.compiling else ()))
 
     def report_ends(self) -> None:
         """Keep a report of every answer that ends from now on, until `take_ended`."""
@@ -123,25 +141,65 @@ class EngineLoop:
         return ended
 
     def submit(self, message: Submit) -> None:
-        """Queue a request; its first delta, empty, says that it was accepted.
+        """Queue a request, once its constraint is compiled if it has one; its first delta says that it was accepted.
 
         Raises:
             RequestError: The request is refused; nothing of it remains.
-            CapacityError: The queue is full.
+            CapacityError: The queue is full, or too many constraints wait to be compiled.
         """
+        if message.params.structured_outputs is None:
+            self._queue(message)
+        else:
+            compiling = self._constraints(message.params)
+            answers = self._admit(message)  # what can be refused now is refused now
+            if not message.was_accepted:
+                self._scheduler.ensure_room(*(each.request for each in answers), num_expected=compiling.num_choices)
+            compiling.add(message, self._clock.now_s())
+
+    def take_refusals(self) -> list[Refusal]:
+        """Return the requests that were submitted and will not run: their constraint, or by then the queue, refused."""
+        refusals, self._refusals = self._refusals, []
+        return refusals
+
+    def _constraints(self, params: SamplingParams) -> Compiling:
+        if self.compiling is None:
+            raise UnsupportedFeatureError(
+                "structured_outputs needs a tokenizer with an end token", param="structured_outputs"
+            )
+        return self.compiling
+
+    def _queue_compiled(self) -> None:
+        """Queue the requests whose grammars are there."""
+        if not self.compiling:
+            return
+        for each in self.compiling.take(self._clock.now_s()):
+            if isinstance(each, Refusal):
+                self._refusals.append(each)
+                continue
+            message, grammar = each
+            try:
+                self._queue(structs.replace(message, was_accepted=True), grammar)
+            except (RequestError, CapacityError) as error:
+                self._refusals.append(Refusal(message.request_id, error))
+
+    def _admit(self, message: Submit, grammar: Grammar | None = None) -> list[Answer]:
+        return admit(message, self.limits, self._tokenizer, now_s=self._clock.now_s(), grammar=grammar)
+
+    def _queue(self, message: Submit, grammar: Grammar | None = None) -> None:
         with self.journal.admitting(message.request_id) if self.journal is not None else nullcontext():
-            answers = admit(message, self.limits, self._tokenizer, now_s=self._clock.now_s())
+            answers = self._admit(message, grammar)
             self._scheduler.add(*(answer.request for answer in answers), was_accepted=message.was_accepted)
         for answer in answers:
             self._answers[answer.request.request_id] = answer
             if answer.deadline_at_s is not None:
                 self._with_deadline.add(answer.request.request_id)
+        self._num_constrained += 0 if grammar is None else len(answers)
         self._choices[message.request_id] = [answer.request.request_id for answer in answers]
         self._stats.prompt_tokens_total += len(message.prompt_ids)
         self._pending.append(accepted(answers[0]))
 
     def refuse_early(self, prompt_ids: Sequence[int], params: SamplingParams) -> None:
-        """Check a request without queueing it.
+        """Check a request without queueing it; waits until its constraint is compiled.
 
         Raises:
             RequestError: `submit` would refuse it whatever the queue holds.
@@ -149,9 +207,14 @@ class EngineLoop:
         admit(
             Submit(request_id="", prompt_ids=list(prompt_ids), params=params), self.limits, self._tokenizer, now_s=0.0
         )
+        if params.structured_outputs is not None:
+            self._constraints(params).compiler.submit(params.structured_outputs).result()
 
     def abort(self, user_ids: Iterable[str]) -> None:
         """End these requests without further deltas; unknown ids are ignored."""
+        user_ids = tuple(user_ids)
+        if self.compiling:
+            self.compiling.drop(user_ids)
         for user_id in user_ids:
             for request_id in tuple(self._choices.get(user_id, ())):
                 self._scheduler.abort(self._answers[request_id].request)
@@ -160,9 +223,10 @@ class EngineLoop:
     def step(self) -> list[Delta]:
         """Run a step to its end and return its news, along with what was pending; the next one may run already."""
         self._end_late()
+        self._queue_compiled()
         flight = self._flight = self._flight or self._launch()
         if flight is None:
-            self._wait_for_tiers()
+            self._wait_for_others()
         elif (sampled := self._collect(flight)) is not None:
             try:
                 if flight.runs_by_itself:
@@ -183,10 +247,12 @@ class EngineLoop:
         for request, error in self._scheduler.waited_too_long():
             self._end(request, error)
 
-    def _wait_for_tiers(self) -> None:
-        """Sleep a little while nothing can run but what is being read from a lower tier."""
+    def _wait_for_others(self) -> None:
+        """Sleep a little while nothing can run but what is being read from a lower tier, or compiled."""
         if self._tiers is not None and self._scheduler.has_work:
-            self._tiers.worker.wait(_TIER_WAIT_S)
+            self._tiers.worker.wait(_WAIT_S)
+        elif self.compiling:
+            self.compiling.wait(_WAIT_S)
 
     def idle(self) -> bool:
         """Use a moment in which nothing runs; returns whether there is more to be done with the next one."""
@@ -226,7 +292,8 @@ class EngineLoop:
         self._note(answers, unread)
         is_forwarded, self._forwarded = scheduled.step is self._forwarded, None
         try:
-            return launch(self._executor, scheduled, answers, is_forwarded=is_forwarded)
+            masks = self._masks if self._num_constrained else None
+            return launch(self._executor, scheduled, answers, masks, is_forwarded=is_forwarded)
         except BaseException:  # Ctrl-C in the caller's thread: as if the step had never been chosen
             self._scheduler.discard(scheduled)
             raise
@@ -253,6 +320,7 @@ class EngineLoop:
         scheduled = flight.scheduled
         try:
             sampled = flight.draws.result()
+            sampled.errors.update(flight.errors)
             if flight.runs_by_itself and not sampled.errors:
                 self._forward_early(sampled)
             outcomes = outcomes_of(scheduled.entries, flight.answers, sampled)
@@ -326,6 +394,7 @@ class EngineLoop:
     def _close(self, answer: Answer, reason: FinishReason) -> None:
         request_id = answer.request.request_id
         answer.is_closed = True
+        self._num_constrained -= answer.automaton.is_constrained
         del self._answers[request_id]
         self._with_deadline.discard(request_id)
         siblings = self._choices[answer.user_id]
@@ -408,31 +477,15 @@ class EngineLoop:
 
     def stats(self) -> dict[str, object]:
         """Counters and gauges, as plain values."""
-        now = self._scheduler.stats()
-        record = self._stats
-        record.num_waiting, record.num_running = now.num_waiting, now.num_running
-        record.kv_pages_total, record.kv_pages_free = now.pages_total, now.pages_free
-        record.kv_pages_used, record.kv_pages_cached = now.pages_used, now.pages_evictable
-        record.kv_waste = now.waste
-        record.output_len_mean, record.output_len_error = now.output_len_mean, now.output_len_error
-        record.prefix_query_tokens_total, record.prefix_hit_tokens_total = now.queried_tokens, now.hit_tokens
-        record.preemptions_total = now.num_preemptions
-        record.preemptions_by_kind_total = {str(kind): count for kind, count in now.preemptions.items()}
-        record.waiting_by_reason = {str(reason): count for reason, count in now.waiting_by_reason.items()}
-        record.wait_seconds_total = {str(reason): seconds for reason, seconds in now.waited_seconds.items()}
-        record.cached_tokens_total = {str(tier): count for tier, count in now.cached_tokens.items()}
-        record.evicted_pages_total = now.pages_evicted
-        record.generation_tokens_total = now.drawn_tokens
-        if self._tiers is not None:
-            record.tier_unwritten_pages_total = self._tiers.worker.stats.num_dropped
-            for key, by_tier in self._tiers.counters().items():
-                setattr(record, key, by_tier)
+        self._stats.read(self._scheduler, self._tiers, self.compiling)
         self._times.count()
-        built: dict[str, object] = msgspec.to_builtins(record)
+        built: dict[str, object] = msgspec.to_builtins(self._stats)
         return built
 
     def close(self) -> None:
         """Let a running step end, write what the lower tiers are to keep, and give the executor back."""
+        if self.compiling is not None:
+            self.compiling.compiler.close()
         if self._flight is not None:
             with suppress(Exception):
                 self._flight.draws.result()

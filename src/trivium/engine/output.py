@@ -67,7 +67,8 @@ def _scored_rows(entry: Entry, answer: Answer) -> Iterator[SampleRow]:
 def outcomes_of(entries: Sequence[Entry], answers: Sequence[Answer], sampled: Sampled) -> list[Outcome]:
     """Say what the scheduler records of a step, one per entry: the tokens, and whether one of them ends its answer.
 
-    The texts are not looked at: a stop text is found when the entry is read (`read_entry`), after this.
+    The texts are not looked at: a stop text is found when the entry is read (`read_entry`), after this. A token that
+    its answer's grammar does not know ends that answer with an error, which `sampled` then tells.
     """
     tokens: list[TokenId] = sampled.token_ids.tolist()
     outcomes: list[Outcome] = []
@@ -75,12 +76,25 @@ def outcomes_of(entries: Sequence[Entry], answers: Sequence[Answer], sampled: Sa
         if sampled.errors and _first_error(entry, sampled.errors) is not None:
             outcomes.append(_FAILED)
         elif entry.draws:
-            token = tokens[entry.first_row + entry.num_rows - 1]
-            is_end = token in answer.request.end_ids and answer.automaton.ends_at(token)
-            outcomes.append(Outcome((token,), FinishReason.STOP if is_end else None))
+            row = entry.first_row + entry.num_rows - 1
+            token, automaton = tokens[row], answer.automaton
+            if automaton.is_constrained:
+                outcomes.append(_outcome_under_grammar(answer, token, row, sampled))
+            else:
+                is_end = token in answer.request.end_ids and automaton.ends_at(token)
+                outcomes.append(Outcome((token,), FinishReason.STOP if is_end else None))
         else:
             outcomes.append(_GOES_ON)
     return outcomes
+
+
+def _outcome_under_grammar(answer: Answer, token: TokenId, row: int, sampled: Sampled) -> Outcome:
+    try:
+        is_end = answer.automaton.take(token)
+    except InternalError as error:
+        sampled.errors[row] = str(error)
+        return _FAILED
+    return Outcome((token,), FinishReason.STOP if is_end else None)
 
 
 def read_entry(entry: Entry, answer: Answer, rows: Sequence[SampleRow], sampled: Sampled) -> Delta | None:

@@ -124,6 +124,8 @@ class EngineProcess:
             has_moved |= self._take_messages(loop, 0 if is_busy else int(PULSE_S * 500))
             has_moved |= loop.has_work
             news = loop.step() if loop.has_work else []
+            for refused in loop.take_refusals():
+                self._send(refusal(self._epoch, refused.request_id, refused.error))
             ended = loop.take_ended()
             if news or ended:
                 self._send(Deltas(self._epoch, news, ended))
@@ -190,7 +192,7 @@ def ensure_open(*, is_draining: bool) -> None:
         raise CapacityError("the server is shutting down")
 
 
-def refusal(epoch: int, request_id: str, error: RequestError | CapacityError) -> Refused:
+def refusal(epoch: int, request_id: str, error: TriviumError) -> Refused:
     """Write an error so that the client can raise the same one."""
     return Refused(
         epoch,

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import TYPE_CHECKING
 
 import msgspec
+
+if TYPE_CHECKING:
+    from trivium.engine.compiling import Compiling
+    from trivium.schedule.scheduler import Scheduler
+    from trivium.tiers.lower import LowerTiers
 
 _MOST_NOTED = 256
 
@@ -65,10 +71,45 @@ class EngineStats(msgspec.Struct, kw_only=True):
     """Steps per duration bucket of `STEP_SECONDS_BUCKETS`; the last entry counts longer ones. Not cumulative."""
     scheduler_seconds_total: float = 0.0
     """Seconds spent deciding and building steps."""
+    grammars_waiting: int = 0
+    """Requests whose constraint is being compiled."""
+    grammars_compiled_total: int = 0
+    grammars_cached_total: int = 0
+    """Constraints that were compiled already, or on their way."""
+    grammars_failed_total: int = 0
+    grammar_seconds_total: float = 0.0
+    """Seconds spent compiling constraints, beside the loop."""
     finished_total: dict[str, int] = msgspec.field(default_factory=dict)
     """Finished answers by finish reason."""
     step_errors_total: int = 0
     accounting_differences_total: int = 0
+
+    def read(self, scheduler: Scheduler, tiers: LowerTiers | None, compiling: Compiling | None) -> None:
+        """Take over what others count."""
+        now = scheduler.stats()
+        self.num_waiting, self.num_running = now.num_waiting, now.num_running
+        self.kv_pages_total, self.kv_pages_free = now.pages_total, now.pages_free
+        self.kv_pages_used, self.kv_pages_cached = now.pages_used, now.pages_evictable
+        self.kv_waste = now.waste
+        self.output_len_mean, self.output_len_error = now.output_len_mean, now.output_len_error
+        self.prefix_query_tokens_total, self.prefix_hit_tokens_total = now.queried_tokens, now.hit_tokens
+        self.preemptions_total = now.num_preemptions
+        self.preemptions_by_kind_total = {str(kind): count for kind, count in now.preemptions.items()}
+        self.waiting_by_reason = {str(reason): count for reason, count in now.waiting_by_reason.items()}
+        self.wait_seconds_total = {str(reason): seconds for reason, seconds in now.waited_seconds.items()}
+        self.cached_tokens_total = {str(tier): count for tier, count in now.cached_tokens.items()}
+        self.evicted_pages_total = now.pages_evicted
+        self.generation_tokens_total = now.drawn_tokens
+        if compiling is not None:
+            compiled = compiling.compiler.stats
+            self.grammars_waiting = len(compiling)
+            self.grammars_compiled_total, self.grammars_cached_total = compiled.compiled_total, compiled.cached_total
+            self.grammars_failed_total = compiled.failed_total
+            self.grammar_seconds_total = compiled.compile_seconds_total
+        if tiers is not None:
+            self.tier_unwritten_pages_total = tiers.worker.stats.num_dropped
+            for key, by_tier in tiers.counters().items():
+                setattr(self, key, by_tier)
 
     def observe_step(self, seconds: float, scheduler_seconds: float, num_tokens: int) -> None:
         """Count one step of this duration, part of which was spent to decide and build it."""

@@ -12,7 +12,11 @@ Rules, in the order in which they apply to the token at index i (from 0) of the 
 4. Letters at the end that may be the beginning of a stop text are held back, as few as can be.
 
 The letter at which an answer ends therefore depends on the text alone, never on how the text is cut into tokens,
-except for rule 1. Knows nothing of sampling, logits or pages.
+except for rule 1.
+
+An answer under a constraint has a matcher. `take` tells it every token before its text is read, so that the mask of the
+next token can be made at once; an answer that is complete ends there, whatever rule 1 says: nothing could follow.
+Knows nothing of sampling, logits or pages.
 """
 
 from __future__ import annotations
@@ -31,7 +35,11 @@ from trivium.tokens.detokenizer import Detokenizer, DetokenizerState
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from trivium.config.sampling import SamplingParams
+    from trivium.grammar.library import Matcher
     from trivium.tokens.tokenizer import Tokenizer
 
 MAX_ROLL_BACK = 256
@@ -79,7 +87,9 @@ class OutputAutomaton:
         "_detokenizer",
         "_end_ids",
         "_held_back_ids",
+        "_matcher",
         "_min_tokens",
+        "_num_matched",
         "_num_tokens",
         "_params",
         "_past",
@@ -97,6 +107,7 @@ class OutputAutomaton:
         *,
         stops: StopTexts | None = None,
         continues: bool = True,
+        matcher: Matcher | None = None,
     ) -> None:
         """Start before the first output token.
 
@@ -106,6 +117,7 @@ class OutputAutomaton:
             end_ids: The model's end tokens; not used when `ignore_eos` is set. `stop_token_ids` are known anyway.
             stops: The machine for `params.stop`, which the choices of a request share.
             continues: The answer continues a prompt, so a leading space belongs to it.
+            matcher: At the beginning of the grammar that the answer is under, if it is under one.
 
         Raises:
             InvalidParameterError: The stop texts are too long altogether.
@@ -118,6 +130,9 @@ class OutputAutomaton:
         self._stops = StopTexts(params.stop) if stops is None else stops
         self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens, continues=continues)
         self._min_tokens = params.min_tokens
+        self._matcher = matcher
+        self._num_matched = 0
+        """Tokens that the matcher has read: those that have been taken, but for an end token."""
         self._num_tokens = 0
         self._reading = Reading(self._detokenizer.state, START, "", None)
         self._past: deque[Reading] = deque(maxlen=MAX_ROLL_BACK)
@@ -143,8 +158,39 @@ class OutputAutomaton:
         return self._held_back_ids if index < self._min_tokens else ()
 
     def ends_at(self, token_id: int) -> bool:
-        """Return whether this token, read next, ends the answer by itself; a stop text may end it nevertheless."""
+        """Return whether this token, read next, ends the answer because it is an end token."""
         return token_id in self._end_ids and self._num_tokens >= self._min_tokens
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether the answer is under a grammar."""
+        return self._matcher is not None
+
+    def fill_mask(self, mask: NDArray[np.uint32]) -> None:
+        """Set the bits of the tokens that may come next, and clear all others; for constrained answers.
+
+        Raises:
+            InternalError: The grammar has grown beyond its limits, or the answer is under none.
+        """
+        ensure(self._matcher is not None, "an answer without a grammar has no mask")
+        if self._matcher is not None:
+            self._matcher.fill(mask)
+
+    def take(self, token_id: int) -> bool:
+        """Take note of the next token before it is read; returns whether it ends the answer by itself.
+
+        A stop text may end it nevertheless, when it is read.
+
+        Raises:
+            InternalError: The token is against the grammar.
+        """
+        if self.ends_at(token_id):
+            return True
+        if self._matcher is None:
+            return False
+        self._matcher.advance(token_id)
+        self._num_matched += 1
+        return self._matcher.is_complete
 
     def advance(self, token_id: int) -> Progress:
         """Read one output token.
@@ -168,12 +214,16 @@ class OutputAutomaton:
         return self._search(added, can_end=can_end)
 
     def replay(self, token_ids: Iterable[int]) -> str:
-        """Read tokens of an earlier life of this answer and return the text that they had brought.
+        """Take and read tokens of an earlier life of this answer and return the text that they had brought.
 
         Raises:
-            InternalError: The answer ends before the last of them.
+            InternalError: The answer ends before the last of them, or they are against its grammar.
         """
-        return "".join([self.advance(token_id).text for token_id in token_ids])
+        texts = []
+        for token_id in token_ids:
+            self.take(token_id)
+            texts.append(self.advance(token_id).text)
+        return "".join(texts)
 
     def finish(self, reason: FinishReason) -> str:
         """End the answer for a reason that is not a token's (length, abort) and return the text held back.
@@ -199,6 +249,7 @@ class OutputAutomaton:
         """
         self._past.clear()
         self._return_to(state)
+        self._match_back_to(state.num_tokens)
 
     def roll_back(self, num_tokens: int) -> None:
         """Take back the last tokens; a `finish` that came after them is taken back too.
@@ -216,11 +267,14 @@ class OutputAutomaton:
         for _ in range(num_tokens):
             reading = self._past.pop()
         self._return_to(AutomatonState(self._num_tokens - num_tokens, reading))
+        self._match_back_to(self._num_tokens)
 
     def fork(self) -> OutputAutomaton:
         """Return an automaton at the same moment that goes on independently; it can't roll back beyond it."""
-        twin = OutputAutomaton(self._tokenizer, self._params, self._end_ids, stops=self._stops)
+        matcher = None if self._matcher is None else self._matcher.fork()
+        twin = OutputAutomaton(self._tokenizer, self._params, self._end_ids, stops=self._stops, matcher=matcher)
         twin._return_to(self.snapshot())
+        twin._num_matched = self._num_matched
         return twin
 
     def _end_at_token(self, token_id: int) -> Progress:
@@ -257,6 +311,11 @@ class OutputAutomaton:
 
     def _settle(self, stop_state: int, held: str, finish: FinishReason | None) -> None:
         self._reading = Reading(self._detokenizer.state, stop_state, held, finish)
+
+    def _match_back_to(self, num_tokens: int) -> None:
+        if self._matcher is not None and self._num_matched > num_tokens:
+            self._matcher.roll_back(self._num_matched - num_tokens)
+            self._num_matched = num_tokens
 
     def _return_to(self, state: AutomatonState) -> None:
         self._num_tokens, self._reading = state

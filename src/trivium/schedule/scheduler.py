@@ -159,11 +159,15 @@ class Scheduler:
         if self._running.tables.num_free == 0:  # then nobody is chosen anew, and asked why others wait
             self.recorder.blocked(WaitReason.SEAT)
 
+    def ensure_room(self, *requests: Request, num_expected: int) -> None:
+        """Raise what `add` would if it were called with these after `num_expected` others that are still to come."""
+        self._refuse(requests, was_accepted=False, num_expected=num_expected)
+
     def set_max_queue(self, max_queue: int) -> None:
         """Let so many requests wait from now on; those that wait already stay."""
         self._options = replace(self._options, max_queue=max_queue)
 
-    def _refuse(self, requests: Sequence[Request], *, was_accepted: bool) -> None:
+    def _refuse(self, requests: Sequence[Request], *, was_accepted: bool, num_expected: int = 0) -> None:
         for request in requests:
             self._limits.refuse_misfit(request)
         if was_accepted:
@@ -176,7 +180,7 @@ class Scheduler:
                 "Ask for fewer",
                 param="n" if requests[0].params.best_of is None else "best_of",
             )
-        if len(self._waiting) + len(requests) > self._options.max_queue + self._running.tables.num_free:
+        if len(self._waiting) + num_expected + len(requests) > self._options.max_queue + self._running.tables.num_free:
             raise CapacityError(
                 f"{len(requests)} more answers do not fit: {len(self._waiting)} wait already, of at most "
                 f"{self._options.max_queue}; try again later",

@@ -14,8 +14,9 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
-from trivium.base.errors import EngineDeadError
+from trivium.base.errors import EngineDeadError, InvalidParameterError
 from trivium.base.ids import FinishReason
+from trivium.config.structured import KINDS
 from trivium.engine.messages import Delta
 from trivium.sampling.batch import TokenLogprobs
 from trivium.server.errors import AnswerAbortedError, AnswerFailedError
@@ -55,7 +56,7 @@ async def _one_prompt(
         deadline_s=job.timeout_s,
         on_news=on_news,
     )
-    async with _closing(stream):
+    async with _closing(stream), _naming_fields(job):
         async for delta in stream:
             if delta.finish_reason is not None:
                 check_end(delta)
@@ -122,6 +123,17 @@ async def _held_until_accepted(
             for known in held:
                 yield known
             held.clear()
+
+
+@contextlib.asynccontextmanager
+async def _naming_fields(job: Job) -> AsyncIterator[None]:
+    """Name the request's own field in the refusal of a constraint."""
+    try:
+        yield
+    except InvalidParameterError as error:
+        if job.constraint_field is None or error.param not in KINDS:
+            raise
+        raise InvalidParameterError(str(error), param=job.constraint_field) from None
 
 
 @contextlib.asynccontextmanager

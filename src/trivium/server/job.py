@@ -13,6 +13,7 @@ from typing import Any
 
 from trivium.base.errors import InvalidParameterError, PromptTooLongError, UnsupportedFeatureError
 from trivium.config.sampling import SamplingParams
+from trivium.server.constraint_fields import constraint_field, constraint_of
 from trivium.server.fields import MAX_SHOWN_CHARS, is_count, root_field
 from trivium.server.tables import SAMPLING_FIELDS
 
@@ -59,6 +60,8 @@ class Job:
     tenant: str = ""
     """Who asks, for fair shares: the name of the API key, or the request's `user` where there are no keys."""
     timeout_s: float | None = None
+    constraint_field: str | None = None
+    """Field in which the answer's form was asked for."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -90,7 +93,8 @@ def sampling_params(
         InvalidParameterError: A value is outside its limits, or two contradict each other.
     """
     given = {name: values[name] for name in SAMPLING_FIELDS if name in values}
-    params = SamplingParams(**{**defaults, **given, **derived})
+    constraint = constraint_of(values)
+    params = SamplingParams(**{**defaults, **given, **derived, "structured_outputs": constraint})
     params.validate(vocab_size=vocab_size)
     return params
 
@@ -132,6 +136,7 @@ def new_job(
         cache_salt=values.get("cache_salt", ""),
         priority=values.get("priority", 0),
         timeout_s=values.get("timeout_s"),
+        constraint_field=constraint_field(values),
     )
 
 

@@ -12,6 +12,7 @@ from trivium.base.errors import InvalidParameterError
 from trivium.config.retention import MAX_RANGES
 from trivium.config.sampling import MAX_CHOICES, MAX_LOGPROBS, MAX_STOP_STRINGS
 from trivium.server.cache_fields import retention, retention_ranges
+from trivium.server.constraint_fields import CONSTRAINT_FIELDS
 from trivium.server.fields import (
     INT31,
     Field,
@@ -87,6 +88,7 @@ _USAGE_SCHEMA = {"type": "object", "properties": {"include_usage": {"type": "boo
 _COMMON_FIELDS: Mapping[str, Field] = {
     "model": whatever({"type": "string"}, "Name under which the model is served; see /v1/models."),
     **SAMPLING_FIELDS,
+    **CONSTRAINT_FIELDS,
     "stream": flag("Send the answer as server-sent events while it grows."),
     "stream_options": Field(_stream_options, _USAGE_SCHEMA, "include_usage: end the stream with a chunk of usage."),
     "cache_salt": text(
@@ -140,25 +142,13 @@ _BOOKKEEPING: Mapping[str, str] = {
 }
 
 _NO_TOOLS = "tools cannot be called yet"
-_NO_CONSTRAINT = "constrained output is not available yet"
 _OFF: tuple[Any, ...] = (False,)
 _ZERO: tuple[Any, ...] = (0,)
 
 _UNSUPPORTED: Mapping[str, Unsupported] = {
-    "response_format": Unsupported(({"type": "text"},), _NO_CONSTRAINT),
-    "guided_json": Unsupported(hint=_NO_CONSTRAINT),
-    "guided_regex": Unsupported(hint=_NO_CONSTRAINT),
-    "guided_choice": Unsupported(hint=_NO_CONSTRAINT),
-    "guided_grammar": Unsupported(hint=_NO_CONSTRAINT),
-    "guided_decoding_backend": Unsupported(hint=_NO_CONSTRAINT),
-    "guided_whitespace_pattern": Unsupported(hint=_NO_CONSTRAINT),
-    "guided_json_object": Unsupported(_OFF, _NO_CONSTRAINT),
-    "structured_outputs": Unsupported(hint=_NO_CONSTRAINT),
-    "structural_tag": Unsupported(hint=_NO_CONSTRAINT),
-    "json_schema": Unsupported(hint=_NO_CONSTRAINT),
-    "regex": Unsupported(hint=_NO_CONSTRAINT),
-    "ebnf": Unsupported(hint=_NO_CONSTRAINT),
-    "grammar": Unsupported(("",), _NO_CONSTRAINT),
+    "guided_decoding_backend": Unsupported(("auto", "guidance", "llguidance"), "there is one"),
+    "guided_whitespace_pattern": Unsupported(hint="structured_outputs.disable_any_whitespace: false allows any"),
+    "structural_tag": Unsupported(hint="the whole answer can be constrained, not parts of it"),
     "spaces_between_special_tokens": Unsupported((True,)),
     "detokenize": Unsupported((True,)),
     "allowed_token_ids": Unsupported(hint="logit_bias can favour tokens"),

@@ -1,0 +1,53 @@
+"""Constraints over a small vocabulary, and what walks through them."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from support.tiny_tokenizers import BYTE_EOS, byte_level
+from trivium.config.structured import StructuredOutputs
+from trivium.grammar.library import Grammar, Matcher, Vocabulary
+
+TOKENIZER = byte_level()
+VOCAB_SIZE = TOKENIZER.vocab_size
+
+
+@cache
+def vocabulary() -> Vocabulary:
+    """The bytes of the small tokenizer's tokens."""
+    return Vocabulary(TOKENIZER, (BYTE_EOS,), vocab_size=VOCAB_SIZE)
+
+
+def grammar(**fields: Any) -> Grammar:
+    """Compile a constraint, whose fields are those of `StructuredOutputs`."""
+    wanted = StructuredOutputs(**fields)
+    wanted.validate()
+    return vocabulary().compile(wanted)
+
+
+def allowed(matcher: Matcher) -> set[int]:
+    """Return the tokens that may come next."""
+    mask = np.full((VOCAB_SIZE + 31) // 32, 0xA5A5A5A5, np.uint32)
+    matcher.fill(mask)
+    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
+    assert not bits[VOCAB_SIZE:].any()
+    return set(np.flatnonzero(bits).tolist())
+
+
+def walk(matcher: Matcher, seed: int, most: int = 200) -> list[int]:
+    """Read tokens drawn at random, until the sentence is whole and the dice say so, or there are `most`."""
+    dice, tokens = random.Random(seed), []  # noqa: S311  (a test's walk)
+    while not matcher.is_complete and len(tokens) < most:
+        options = sorted(allowed(matcher) - {BYTE_EOS})
+        if not options or (matcher.is_accepting and dice.random() < 0.2):
+            break
+        # Closing letters come more often, so that walks end.
+        closing = [token for token in options if TOKENIZER.token_bytes(token) in (b'"', b"]", b"}")]
+        token = dice.choice(closing if closing and dice.random() < 0.4 else options)
+        matcher.advance(token)
+        tokens.append(token)
+    return tokens

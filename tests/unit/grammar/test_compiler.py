@@ -1,0 +1,120 @@
+"""Grammars are compiled once, in another thread, and no more of them are kept than there is room for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from support.grammars import vocabulary
+from trivium.base.errors import CapacityError, InvalidParameterError
+from trivium.config.structured import StructuredOutputs
+from trivium.grammar import compiler as compiler_module
+from trivium.grammar.compiler import GrammarCompiler, key_of
+from trivium.grammar.library import Grammar
+
+
+@pytest.fixture
+def compiler() -> Iterator[GrammarCompiler]:
+    own = GrammarCompiler(vocabulary)
+    yield own
+    own.close()
+
+
+def regex(text: str) -> StructuredOutputs:
+    return StructuredOutputs(regex=text)
+
+
+class SlowVocabulary:
+    """Compiles when it is told to, in a thread that is not the caller's."""
+
+    def __init__(self) -> None:
+        self.may_go = threading.Event()
+        self.threads: set[str] = set()
+
+    def compile(self, wanted: StructuredOutputs) -> Grammar:
+        self.threads.add(threading.current_thread().name)
+        assert self.may_go.wait(10)
+        return vocabulary().compile(wanted)
+
+
+def test_equal_constraints_are_compiled_once(compiler: GrammarCompiler) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "null"}}}
+    first = compiler.submit(StructuredOutputs(json=schema))
+    again = compiler.submit(StructuredOutputs(json=dict(schema)))
+    other = compiler.submit(StructuredOutputs(json=schema, any_whitespace=True))
+    assert first is again
+    assert first.result() is not other.result()
+    stats = compiler.stats
+    assert (stats.compiled_total, stats.cached_total, stats.failed_total, stats.num_kept) == (2, 1, 0, 2)
+    assert stats.compile_seconds_total > 0
+
+
+def test_a_constraint_that_fails_is_told_why_each_time(compiler: GrammarCompiler) -> None:
+    for _ in range(2):
+        with pytest.raises(InvalidParameterError, match=r"(?s)regex cannot be enforced: .*unclosed group"):
+            compiler.submit(regex("(a")).result()
+    assert compiler.stats.failed_total == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"json": {"not": {}}}, 'Unimplemented keys: ."not".'),
+        ({"json": {"$ref": "https://example.org/s.json"}}, "Default retriever does not fetch"),
+        ({"json": {"$ref": "#/$defs/missing"}}, "cannot be enforced"),
+        ({"grammar": "start: missing"}, "unknown name"),
+        ({"grammar": 'root ::= "a" ['}, "no GBNF"),
+    ],
+)
+def test_what_cannot_be_enforced_is_refused_with_the_reason(
+    compiler: GrammarCompiler, fields: dict[str, Any], reason: str
+) -> None:
+    wanted = StructuredOutputs(**fields)
+    wanted.validate()
+    with pytest.raises(InvalidParameterError, match=reason) as caught:
+        compiler.submit(wanted).result()
+    assert caught.value.param == wanted.kind
+
+
+def test_the_caller_never_waits_and_the_least_used_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler_module, "MAX_KEPT", 3)
+    slow = SlowVocabulary()
+    own = GrammarCompiler(lambda: slow)  # type: ignore[arg-type,return-value]
+    promises: list[Future[Grammar]] = [own.submit(regex(text)) for text in ("a", "b", "c")]
+    assert not any(each.done() for each in promises)
+    slow.may_go.set()
+    assert all(each.result() for each in promises)
+    assert slow.threads == {"trivium-grammar_0"}
+    own.submit(regex("a")).result()
+    own.submit(regex("d")).result()  # b was used longest ago
+    assert [own.submit(regex(text)) is promise for text, promise in zip("ac", promises[::2], strict=True)] == [True] * 2
+    assert own.submit(regex("b")) is not promises[1]
+    own.close()
+
+
+def test_too_many_that_wait_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler_module, "MAX_WAITING", 2)
+    monkeypatch.setattr(compiler_module, "MAX_KEPT", 1)
+    slow = SlowVocabulary()
+    own = GrammarCompiler(lambda: slow)  # type: ignore[arg-type,return-value]
+    waiting = [own.submit(regex(text)) for text in ("a", "b")]
+    with pytest.raises(CapacityError, match="2 constraints wait to be compiled, of at most 2"):
+        own.submit(regex("c"))
+    slow.may_go.set()
+    assert all(each.result() for each in waiting)
+    assert own.submit(regex("c")).result()
+    own.close()
+
+
+def test_keys_tell_constraints_apart() -> None:
+    distinct = [regex("a"), regex("b"), StructuredOutputs(grammar="a"), StructuredOutputs(choice=("a",))]
+    distinct += [
+        StructuredOutputs(json={"a": 1}),
+        StructuredOutputs(json='{"a":1}'),
+        StructuredOutputs(json_object=True),
+    ]
+    assert len({key_of(each) for each in distinct}) == len(distinct)
