@@ -8,6 +8,7 @@ of objects::
     {"request": "r3"}                  whenever it is admitted
     {"start": [2, 3]}                  in the second and third engine, before it is ready
     {"fatal": [2]}                     in the second engine, with an error that trying again does not mend
+    {"mute": 2.5}                      not at all, but every engine is silent for so many seconds before it starts
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -72,6 +74,7 @@ def deadly(loop: EngineLoop, deaths: Sequence[dict[str, Any]]) -> EngineLoop:
 
 def main(deaths: Sequence[dict[str, Any]], folder: str, epoch: str, parent: str) -> int:
     options = unpack_options(sys.stdin.buffer.read())
+    time.sleep(max((death.get("mute", 0.0) for death in deaths), default=0.0))
 
     def build(report: Report) -> EngineLoop:
         if any(int(epoch) in death.get("start", ()) for death in deaths):

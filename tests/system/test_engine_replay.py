@@ -164,6 +164,14 @@ async def test_new_requests_wait_for_the_next_engine() -> None:
     assert "of at most 3" in str(outcomes[4])
 
 
+async def test_an_engine_that_is_slow_to_come_up_is_waited_for() -> None:
+    given = options_from({**OPTIONS, "model": str(tiny_model())})
+    slow = EngineClient(command([{"mute": 4.0}]), pack_options(given), heartbeat_timeout_s=3.0)
+    async with started(slow) as engine:
+        assert (await read(engine, "r", PROMPT, GREEDY)).finished
+        assert engine.status().epoch == 1
+
+
 def dying_engine(*deaths: dict[str, Any], **options: Any) -> EngineClient:
     given = options_from({**OPTIONS, "model": str(tiny_model()), "kv_cache_memory": "4MiB", **options})
     return EngineClient(command(deaths), pack_options(given), heartbeat_timeout_s=5)

@@ -114,6 +114,8 @@ class EngineClient:
         self._is_closing = False
         self._is_ready = False
         self._last_pulse_s = time.monotonic()
+        self._has_pulsed = False
+        """Whether the present engine has said anything."""
         self._info: dict[str, object] = {}
         self._stats: dict[str, object] = {}
         self._loop_age_s = 0.0
@@ -289,7 +291,7 @@ class EngineClient:
 
     def _spawn(self, epoch: int) -> None:
         self._error = "the model is loading"
-        self._last_pulse_s = time.monotonic()
+        self._last_pulse_s, self._has_pulsed = time.monotonic(), False
         self._stats, self._loop_age_s, self._has_delivered = {}, 0.0, False
         self._epoch = epoch
         self._engine = Incarnation(self._command, self._payload, epoch)
@@ -315,6 +317,7 @@ class EngineClient:
             self._hear(engine, payload)
 
     def _take(self, message: FromEngine) -> None:
+        self._has_pulsed = True
         match message:
             case Deltas():
                 self._deliver(message)
@@ -393,7 +396,8 @@ class EngineClient:
         if code is not None:
             return f"the engine process ended with code {code}" if code >= 0 else f"signal {-code} ended the engine"
         silent_s = time.monotonic() - self._last_pulse_s
-        if silent_s > self._timeout_s:
+        # A process that has not come to speak yet, on a machine that is busy, would only start over.
+        if silent_s > self._timeout_s * (1 if self._has_pulsed else _STALL_FACTOR):
             return f"the engine gave no sign of life for {silent_s:.1f} s"
         stuck_s = self.status().heartbeat_age_s
         if self._is_ready and stuck_s > _STALL_FACTOR * self._timeout_s:
