@@ -339,7 +339,8 @@ class EngineLoop:
     def _forward_early(self, sampled: Sampled) -> None:
         """Launch the forward pass of the step that will be chosen next, if that is known: all else can wait."""
         must_export = self._tiers is not None and self._tiers.has_exports
-        step = None if must_export else self._scheduler.foresee(sampled.token_ids)
+        may_end = self._num_constrained > 0  # any token may complete a grammar
+        step = None if must_export or may_end else self._scheduler.foresee(sampled.token_ids)
         if step is not None and step is not self._forwarded:
             with suppress(Exception):  # then it is launched again in its place, and told from there
                 self._executor.forward(step)

@@ -129,6 +129,20 @@ def test_a_step_that_was_prepared_is_not_launched_when_a_token_ends_an_answer() 
     assert drawn([*news, *run(loop)], "b") == alone([9], max_tokens=30)
 
 
+def test_a_step_that_was_prepared_waits_for_the_record_where_a_grammar_may_end_an_answer() -> None:
+    loop, executor = make_loop()
+    told = told_by(loop, executor)
+    submit(loop, "a", max_tokens=9)
+    for _ in range(3):
+        loop.step()
+    loop._num_constrained += 1  # as if one of the open answers were under a grammar
+    told.clear()
+    loop.step()
+    loop._num_constrained -= 1
+    assert told == ["wait", "commit", "forward", "sample", "read"]
+    run(loop)
+
+
 def test_an_executor_that_computes_when_it_is_called_is_read_before_the_next_step() -> None:
     loop, executor = make_loop(PromptExecutor)
     told = told_by(loop, executor)
