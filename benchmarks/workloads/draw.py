@@ -64,7 +64,8 @@ def draw(shape: Shape, ids: Sequence[int], seed: int, concurrency: int) -> list[
     Args:
         shape: Any but recorded conversations, which `recorded` reads.
         ids: Token ids to draw from.
-        seed: Loads of other seeds share no beginnings with this one, so that no cache of an earlier run helps.
+        seed: Loads of other seeds share no beginnings with this one, so that no cache of an earlier run helps. They
+            differ in nothing else: lengths, order, and who shares what with whom are those of the shape.
         concurrency: Requests open at a time, of all lanes together.
 
     Raises:
@@ -81,14 +82,16 @@ def single_prompts(lanes: Sequence[Lane]) -> list[Ids]:
 
 
 class _Words:
-    """Random texts of an exact length."""
+    """Random texts of an exact length, and the random numbers of all that is the same with every seed."""
 
     def __init__(self, ids: Sequence[int], seed: int) -> None:
         self._ids = list(ids)
-        self.rng = random.Random(seed)  # noqa: S311  (prompts, not secrets)
+        self._tokens = random.Random(seed)  # noqa: S311  (prompts, not secrets)
+        self.shape_rng = random.Random(0)  # noqa: S311
+        """Draws lengths, order, and what is shared."""
 
     def text(self, length: int) -> Ids:
-        return tuple(self.rng.choices(self._ids, k=length))
+        return tuple(self._tokens.choices(self._ids, k=length))
 
 
 def _shared_prefix(shape: SharedPrefix, words: _Words, concurrency: int) -> list[Lane]:
@@ -112,7 +115,7 @@ def _multi_turn(shape: MultiTurn, words: _Words, concurrency: int) -> list[Lane]
 
 
 def _rag(shape: Rag, words: _Words, concurrency: int) -> list[Lane]:
-    rng = words.rng
+    rng = words.shape_rng
     least, most = shape.document_len * 2 // 3, shape.document_len * 4 // 3
     system = words.text(shape.system_len)
     pool = [words.text(rng.randint(least, most)) for _ in range(shape.pool)]
@@ -134,7 +137,7 @@ def _rag(shape: Rag, words: _Words, concurrency: int) -> list[Lane]:
 
 def _mixed(shape: Mixed, words: _Words, concurrency: int) -> list[Lane]:
     streams = [words.text(shape.stream_len) for _ in range(shape.streams)]
-    longs = [words.text(words.rng.randint(shape.shortest_long, shape.longest_long)) for _ in range(shape.longs)]
+    longs = [words.text(words.shape_rng.randint(shape.shortest_long, shape.longest_long)) for _ in range(shape.longs)]
     return [
         Lane("stream", concurrency - shape.longs_open, _sessions(streams, shape.stream_output_len)),
         Lane("long", shape.longs_open, _sessions(longs, shape.long_output_len)),
@@ -142,7 +145,7 @@ def _mixed(shape: Mixed, words: _Words, concurrency: int) -> list[Lane]:
 
 
 def _one_lane(words: _Words, prompts: list[Ids], output_len: int, concurrency: int) -> Lane:
-    words.rng.shuffle(prompts)
+    words.shape_rng.shuffle(prompts)
     return Lane("request", concurrency, _sessions(prompts, output_len))
 
 

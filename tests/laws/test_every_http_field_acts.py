@@ -19,7 +19,7 @@ from support.server_process import ServerProcess
 from support.sse import chunks, texts_by_index
 from support.tiny_engine import tiny_model
 from trivium.server.fields import FieldTable
-from trivium.server.tables import CHAT, COMPLETIONS, DETOKENIZE, TOKENIZE
+from trivium.server.tables import CHAT, COMPLETIONS, DETOKENIZE, PIN, TOKENIZE, UNPIN
 
 BOS, EOS, A = 1, 2, 67
 """Ids of the tiny model: start, end, and the letter a."""
@@ -27,6 +27,7 @@ TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}{{ mood }}{% if ad
 REFUSED = {"timeout_s", "model", "priority", "cache_retention", "cache_retention_decode"}
 """Fields whose second value may be refused; what retention does is in `tests/unit/api/test_retention.py`, what
 priority does in `tests/unit/schedule/test_orders.py`."""
+ADMIN = {"authorization": "Bearer boss-admin-key"}
 VARYING = ("id", "created", "system_fingerprint")
 
 
@@ -37,7 +38,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     shutil.copytree(tiny_model(), folder)
     settings = folder / "tokenizer_config.json"
     settings.write_text(json.dumps({**json.loads(settings.read_text()), "add_bos_token": True}))
-    flags = ["--kv-cache-memory", "1MiB", "--threads", "1", "--served-model-name", "tiny,alias"]
+    flags = [
+        "--kv-cache-memory",
+        "1MiB",
+        "--threads",
+        "1",
+        "--served-model-name",
+        "tiny,alias",
+        "--admin-key",
+        "boss-admin-key",
+    ]
     with (
         ServerProcess(folder, *flags, "--chat-template", TEMPLATE) as running,
         httpx.Client(base_url=running.url, timeout=20) as client,
@@ -165,6 +175,22 @@ ROWS: dict[str, tuple[FieldTable, Mapping[str, Any], dict[str, Row]]] = {
         {"model": Row("tiny", "other"), "tokens": Row([A], [A, A])},
     ),
 }  # fmt: skip
+LONG = "hello" * 8
+"""Fills whole pages, so that it can be pinned."""
+LONG_MESSAGES = [{"role": "user", "content": LONG}]
+PIN_ROWS = {
+    "model": Row("tiny", "other"),
+    "prompt": Row(LONG, [BOS, *[A] * 70]),
+    "messages": Row(LONG_MESSAGES, [{"role": "user", "content": LONG + "bye"}], {"prompt": None}),
+    "add_special_tokens": Row(True, False),
+    "add_generation_prompt": Row(True, False, {"prompt": None, "messages": LONG_MESSAGES}),
+    "continue_final_message": Row(
+        False, True, {"prompt": None, "messages": [*LONG_MESSAGES, {"role": "assistant", "content": "I"}],
+                      "add_generation_prompt": False, "chat_template_kwargs": {"mood": "!"}}),
+    "chat_template_kwargs": Row({}, {"mood": "!"}, {"prompt": None, "messages": LONG_MESSAGES}),
+    "cache_salt": Row("a", "b"),
+    "ttl_s": Row(None, 1000.0),
+}  # fmt: skip
 CASES = [(path, name) for path, (_, _, rows) in ROWS.items() for name in rows]
 
 
@@ -227,4 +253,49 @@ def test_what_only_keeps_books_changes_nothing(server: httpx.Client, path: str) 
 def test_what_is_in_no_table_is_refused_by_its_name(server: httpx.Client, path: str) -> None:
     _, base, _ = ROWS[path]
     error = server.post(path, json={"model": "tiny", **base, "invented": 1}).json()["error"]
+    assert (error["param"], error["code"]) == ("invented", "unknown_parameter")
+
+
+def pinned_by(server: httpx.Client, body: Mapping[str, Any]) -> Any:
+    """What a body pins: how much, where, and for how long."""
+    made = server.post("/v1/cache/pin", json={"model": "tiny", "prompt": LONG, **body}, headers=ADMIN)
+    if made.status_code != 200:
+        return made.status_code, made.json()["error"]["param"]
+    answer = made.json()
+    server.post("/v1/cache/flush", headers=ADMIN)  # what is not pinned goes
+    state = server.get("/v1/cache", headers=ADMIN).json()
+    freed = server.post("/v1/cache/unpin", json={"pin_id": answer["pin_id"]}, headers=ADMIN)
+    assert freed.status_code == 200, freed.text
+    (pin,) = state["pins"]
+    expires_in_s = pin["expires_in_s"] and round(pin["expires_in_s"], -2)
+    return 200, answer["prompt_tokens"], answer["pinned_tokens"], expires_in_s, state["namespaces"]
+
+
+def test_every_honoured_field_of_a_pin_has_its_row() -> None:
+    assert set(PIN_ROWS) == set(PIN.honoured)
+    assert set(UNPIN.honoured) == {"pin_id"}
+
+
+@pytest.mark.parametrize("name", PIN_ROWS)
+def test_two_values_of_a_field_pin_differently(server: httpx.Client, name: str) -> None:
+    row = PIN_ROWS[name]
+    first, second = ({**row.context, name: value} for value in (row.first, row.second))
+    made = pinned_by(server, first)
+    assert made[0] == 200, made
+    assert made == pinned_by(server, first)
+    assert made != (other := pinned_by(server, second))
+    assert other[0] == 200 or name in REFUSED, other
+
+
+def test_unpinning_heeds_which_pin(server: httpx.Client) -> None:
+    made = server.post("/v1/cache/pin", json={"prompt": LONG}, headers=ADMIN).json()
+    other = server.post("/v1/cache/unpin", json={"pin_id": "pin-of-nobody"}, headers=ADMIN)
+    assert other.status_code == 404
+    assert server.post("/v1/cache/unpin", json={"pin_id": made["pin_id"]}, headers=ADMIN).status_code == 200
+    assert server.get("/v1/cache", headers=ADMIN).json()["pins"] == []
+
+
+@pytest.mark.parametrize("path", ["/v1/cache/pin", "/v1/cache/unpin"])
+def test_what_no_pin_knows_is_refused_by_its_name(server: httpx.Client, path: str) -> None:
+    error = server.post(path, json={"invented": 1}, headers=ADMIN).json()["error"]
     assert (error["param"], error["code"]) == ("invented", "unknown_parameter")

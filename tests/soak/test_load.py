@@ -1,7 +1,9 @@
 """Ten thousand requests, 128 at a time, of which half end badly: nothing leaks, and every answer is right.
 
-Clients leave, give up, break off and send rubbish (`support.load`); the KV pool is too small for what runs, and the
-queue for what comes. The numbers are logged; `--log-cli-level INFO` shows them. `SOAK_REQUESTS=1000` makes it shorter.
+Clients leave, give up, break off, let deadlines pass and send rubbish (`support.load`); the KV pool is too small for
+what runs, and the queue for what comes. Once with the options that a server has by itself, and once on servers whose
+options are drawn. The numbers are logged; `--log-cli-level INFO` shows them. `SOAK_REQUESTS=1000` makes it shorter,
+`SOAK_SEED=7` draws the options that another run had.
 """
 
 from __future__ import annotations
@@ -9,9 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import time
+from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -23,8 +28,11 @@ from support.load import Clients, Tally
 from support.process_log import ProcessLog
 from support.tiny_engine import tiny_model
 from support.tiny_server import TinyServer, tiny_server
+from trivium.cache.evict import ORDERS as EVICTIONS
 from trivium.config.options import ServerOptions
 from trivium.config.resolve import options_from
+from trivium.schedule.admit import POLICIES
+from trivium.schedule.orders import ORDERS
 from trivium.server import launch
 from trivium.server.lifetime import bind_socket, serve
 
@@ -33,6 +41,8 @@ pytestmark = pytest.mark.soak
 OPEN = 128
 NUM_REQUESTS = int(os.environ.get("SOAK_REQUESTS", "10000"))
 NUM_OF_TEXT = NUM_REQUESTS // 5
+NUM_DRAWN_SERVERS = 5
+SEED = int(os.environ.get("SOAK_SEED", "") or time.time_ns() % 10**9)
 ADMIN = {"authorization": "Bearer soak-admin-key"}
 SMALL_QUEUE = ("--max-queue", "64", "--admin-key", "soak-admin-key")
 STATES = ("free", "cached", "used")
@@ -130,6 +140,52 @@ async def test_tiny_model_over_http() -> None:
     assert tally.count("right") > NUM_REQUESTS // 5
     assert tally.count("left") > NUM_REQUESTS // 5
     assert tally.count("refused") > NUM_REQUESTS // 20
+
+
+async def test_drawn_options_over_http(tmp_path: Path) -> None:
+    """The same on several servers; each has policies, sizes and tiers of its own."""
+    requests = tiny_requests()
+    with tiny_server(kv_cache_memory="2MiB") as server:
+        expected = right_answers(server, requests)
+    ended: Counter[str] = Counter()
+    for number in range(NUM_DRAWN_SERVERS):
+        flags = drawn_flags(random.Random(f"{SEED}-{number}"), tmp_path / f"kv{number}")  # noqa: S311
+        logger.info("seed %d, server %d: %s", SEED, number, " ".join(flags))
+        asked = [
+            {**fields, "user": "ab"[idx % 2], **({"priority": idx % 3 - 1} if "priority" in flags else {})}
+            for idx, fields in enumerate(requests)
+        ]
+        common = ("--check-accounting", "--max-model-len", "512", *SMALL_QUEUE)
+        with tiny_server(*common, *flags, kv_cache_memory="512KiB") as server:
+            tally = await load(server, asked, expected, NUM_REQUESTS // NUM_DRAWN_SERVERS)
+            ended.update(tally.ended)
+    logger.info("all of them: %s", dict(sorted(ended.items())))
+    assert Tally(ended).count("right") > NUM_REQUESTS // 8
+    assert ended["deadline late"] > 0
+
+
+def drawn_flags(chance: random.Random, folder: Path) -> list[str]:
+    """Draw a server's options; what contradicts itself is not drawn."""
+    order, admission = chance.choice(sorted(ORDERS)), chance.choice(["max-utilization", *POLICIES])
+    flags = ["--order", order, "--admission", admission, "--eviction", chance.choice(sorted(EVICTIONS))]
+    flags += ["--aging-s", chance.choice(["0", "0.5", "30"]), "--max-num-seqs", chance.choice(["8", "32", "64"])]
+    flags += ["--max-num-batched-tokens", chance.choice(["48", "128", "512"])]
+    has_disk = chance.random() < 0.7
+    if has_disk:
+        flags += ["--disk-cache", f"{folder}:{chance.choice(['2MiB', '64MiB'])}"]
+        flags += ["--preemption", chance.choice(["recompute", "swap", "swap", "auto"])]
+    may_preempt = order == "priority" and admission == "max-utilization"
+    switches = {
+        "--fair-share": 0.5,
+        "--no-look-ahead": 0.3,
+        "--kv-events": 0.5,
+        "--preempt-for-priority": 0.7 if may_preempt else 0.0,
+    }
+    flags += [name for name, share in switches.items() if chance.random() < share]
+    if "--fair-share" in flags:
+        flags += ["--tenant-weight", "a=3"]
+    timed = {"--tpot-target": "0.02", "--max-queue-wait": "2"}
+    return flags + [part for name, value in timed.items() if chance.random() < 0.3 for part in (name, value)]
 
 
 async def test_smollm2_over_http() -> None:

@@ -26,10 +26,11 @@ from trivium.assembly.engine import build_engine
 from trivium.assembly.model import Report
 from trivium.assembly.process import unpack_options
 from trivium.base.errors import ConfigError
+from trivium.engine.admit import Answer
 from trivium.engine.loop import EngineLoop
 from trivium.engine.messages import Submit
 from trivium.engine.process import EngineProcess
-from trivium.schedule.decision import Entry, ScheduledStep
+from trivium.schedule.decision import Entry
 
 
 def command(deaths: Sequence[dict[str, Any]]) -> list[str]:
@@ -53,13 +54,13 @@ def kills(death: dict[str, Any], entry: Entry) -> bool:
 
 def deadly(loop: EngineLoop, deaths: Sequence[dict[str, Any]]) -> EngineLoop:
     """Make a loop die as said: in the middle of a step, after it was noted."""
-    answers_of, submit = loop._answers_of, loop.submit
+    note, submit = loop._note, loop.submit
 
-    def answers_or_death(scheduled: ScheduledStep) -> Any:
-        answers = answers_of(scheduled)
-        if any(kills(death, entry) for death in deaths for entry in scheduled.entries):
+    def note_and_die(answers: Sequence[Answer], unread: Sequence[Answer]) -> None:
+        note(answers, unread)
+        scheduled, _ = loop._last_step
+        if scheduled is not None and any(kills(death, entry) for death in deaths for entry in scheduled.entries):
             die()
-        return answers
 
     def admit_or_die(message: Submit) -> None:
         if any(death.get("request") == message.request_id and "token" not in death for death in deaths):
@@ -67,7 +68,7 @@ def deadly(loop: EngineLoop, deaths: Sequence[dict[str, Any]]) -> EngineLoop:
             object.__setattr__(limits, "rope_variant", lambda _: die())
         submit(message)
 
-    loop._answers_of = answers_or_death  # type: ignore[method-assign]
+    loop._note = note_and_die  # type: ignore[method-assign]
     loop.submit = admit_or_die  # type: ignore[method-assign]
     return loop
 

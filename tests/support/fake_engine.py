@@ -149,6 +149,10 @@ class FakeEngine:
         """What it says of its open answers."""
         self.tell_end: Callable[[AnswerReport], None] = lambda report: None
         self.tell_cache: Callable[[CacheNews], None] = lambda news: None
+        self.tell_start: Callable[[], None] = lambda: None
+        self.replies: list[dict[str, Any]] = []
+        """What the next calls are answered with; then `{"flushed": True}`."""
+        self.asked: list[tuple[str, Mapping[str, Any]]] = []
         self.release = asyncio.Event()
         self.held = asyncio.Event()
         """Set when the first answer waits."""
@@ -170,14 +174,18 @@ class FakeEngine:
 
     async def call(self, name: str, arguments: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
         self.calls.append(name)
+        self.asked.append((name, arguments))
         if name == "answers":
             wanted = arguments["request_ids"]
             shown = [one for one in self.reports if wanted is None or one.request_id in wanted]
             return {"answers": msgspec.to_builtins(shown)}
-        return {"flushed": True}
+        return self.replies.pop(0) if self.replies else {"flushed": True}
 
     def watch_ends(self, on_ended: Callable[[AnswerReport], None]) -> None:
         self.tell_end = on_ended
+
+    def watch_starts(self, on_start: Callable[[], None]) -> None:
+        self.tell_start = on_start
 
     def watch_cache(self, on_news: Callable[[CacheNews], None]) -> None:
         self.tell_cache = on_news

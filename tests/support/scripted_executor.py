@@ -46,7 +46,8 @@ class ScriptedExecutor:
         self.num_pages = tuple(num_pages)
         self.vocab_size = vocab_size
         self._kv = [np.zeros((count, spec.page_len), np.uint64) for count in num_pages]
-        self._next: list[int] = []
+        self.seen: list[int] = []
+        """What each wanted row of the last step could see, hashed."""
         self.num_tokens_run = 0
 
     def forward(self, step: Step) -> None:
@@ -61,8 +62,8 @@ class ScriptedExecutor:
             for row in range(start, end):
                 seen = self._run_token(step, idx, int(step.token_ids[row]), int(step.positions[row]), written)
                 if row in wanted:
-                    wanted[row] = mix(seen ^ 0x5555) % self.vocab_size
-        self._next = list(wanted.values())
+                    wanted[row] = seen
+        self.seen = list(wanted.values())
         self.num_tokens_run += step.num_tokens
 
     def _run_token(self, step: Step, idx: int, token: int, position: int, written: set[tuple[int, int, int]]) -> int:
@@ -102,23 +103,37 @@ class ScriptedExecutor:
 
     def drawn(self) -> list[int]:
         """Return the next token of every wanted row of the last step."""
-        return self._next
+        return [mix(seen ^ 0x5555) % self.vocab_size for seen in self.seen]
+
+
+class LonelyKV:
+    """What the rows of one sequence see, computed without pages, batches or caches."""
+
+    def __init__(self, spec: KVSpec) -> None:
+        self._groups = spec.groups
+        self._kv = [np.zeros(0, np.uint64) for _ in spec.groups]
+
+    def run(self, token: int) -> int:
+        """Append a token; return what its row sees, hashed."""
+        position = len(self._kv[0])
+        before = self._seen(position)
+        for group, values in enumerate(self._kv):
+            self._kv[group] = np.append(values, np.uint64(kv_value(group, token, position, before)))
+        return self._seen(position)
+
+    def _seen(self, position: int) -> int:
+        pairs = zip(self._groups, self._kv, strict=True)
+        return seen_hash([_sum(values, group.window, position) for group, values in pairs])
 
 
 def tokens_alone(spec: KVSpec, prompt: Sequence[int], count: int, vocab_size: int = 50) -> list[int]:
     """Return the `count` tokens that follow `prompt`, computed without pages, batches or caches."""
-    tokens, kv, drawn = list(prompt), [np.zeros(0, np.uint64) for _ in spec.groups], []
+    kv, tokens = LonelyKV(spec), list(prompt)
     for position in range(len(prompt) + count - 1):
-        before = seen_hash([
-            _sum(values, group.window, position) for group, values in zip(spec.groups, kv, strict=True)
-        ])
-        for group in range(len(kv)):
-            kv[group] = np.append(kv[group], np.uint64(kv_value(group, tokens[position], position, before)))
-        seen = seen_hash([_sum(values, group.window, position) for group, values in zip(spec.groups, kv, strict=True)])
+        seen = kv.run(tokens[position])
         if position >= len(prompt) - 1:
-            drawn.append(mix(seen ^ 0x5555) % vocab_size)
-            tokens.append(drawn[-1])
-    return drawn
+            tokens.append(mix(seen ^ 0x5555) % vocab_size)
+    return tokens[len(prompt) :]
 
 
 def _sum(values: np.ndarray, window: int | None, position: int) -> int:

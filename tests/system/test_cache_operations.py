@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
+from support.case_checks import eventually
 from support.server_process import ServerProcess
 from support.tiny_engine import tiny_model
 
@@ -17,12 +19,15 @@ PROMPT = [5, *range(10, 73)]
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[httpx.Client]:
+def server() -> Iterator[ServerProcess]:
     flags = ["--kv-cache-memory", "256KiB", "--threads", "1", "--served-model-name", "tiny", "--admin-key", "admin-key"]
-    with (
-        ServerProcess(tiny_model(), *flags) as running,
-        httpx.Client(base_url=running.url, timeout=20) as client,
-    ):
+    with ServerProcess(tiny_model(), *flags) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: ServerProcess) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=20) as client:
         yield client
 
 
@@ -136,4 +141,23 @@ def test_the_books_balance_and_hits_are_counted(client: httpx.Client) -> None:
     pages = now["pages"]
     assert pages["total"] == pages["free"] + pages["used"] + pages["evictable"]
     assert 0 <= now["wasted_bytes"] <= now["reserved_bytes"]
+    assert client.get("/v1/cache/check", headers=ADMIN).json() == {"differences": []}
+
+
+def test_pins_outlive_the_engine(client: httpx.Client, server: ServerProcess) -> None:
+    for_good, for_a_while = (pin(client, prompt=PROMPT, ttl_s=ttl_s).json() for ttl_s in (None, 600))
+    gone = pin(client, prompt=[9] * 32).json()
+    unpin(client, gone["pin_id"])
+    for _ in range(2):
+        engine = next(each for each in psutil.Process(server.pid).children() if "trivium.assembly" in each.cmdline())
+        engine.kill()
+        engine.wait(10)
+        eventually(lambda: client.get("/health").is_success, 20)
+        eventually(lambda: len(state(client)["pins"]) == 2, 10)
+        client.post("/v1/cache/flush", headers=ADMIN)
+        pins = state(client)["pins"]
+        assert [each["pin_id"] for each in pins] == [for_good["pin_id"], for_a_while["pin_id"]]
+        assert pins[0]["expires_in_s"] is None
+        assert 500 < pins[1]["expires_in_s"] < 600
+        assert cached(client, [*PROMPT, 9]) == 64
     assert client.get("/v1/cache/check", headers=ADMIN).json() == {"differences": []}

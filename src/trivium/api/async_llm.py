@@ -56,7 +56,12 @@ class AsyncLLM:
         await self._engine.start()
 
     def generate(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, request_id: str | None = None
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
     ) -> AsyncIterator[Delta]:
         """Answer one prompt and yield its news; leaving early aborts the request.
 
@@ -64,20 +69,23 @@ class AsyncLLM:
             prompt: A text, a list of token ids, `{"prompt": text}` or `{"prompt_token_ids": ids}`.
             sampling_params: `None` takes the model's own recommendation.
             request_id: For `abort`; one is made when it is `None`.
+            priority: Smaller starts first; other than 0 only with `order="priority"`.
 
         Raises:
             InvalidParameterError: The model is not loaded (use `async with`, or `start`).
             RequestError: The prompt or a parameter is refused.
         """
         engine, reader = self._open()
-        return _submit(engine, reader.one(prompt), reader.params(sampling_params), request_id)
+        [read] = reader.with_priorities([reader.one(prompt)], priority)
+        return _submit(engine, read, reader.params(sampling_params), request_id)
 
-    def chat(
+    def chat(  # noqa: PLR0913  (names that vLLM's users know)
         self,
         messages: Sequence[Message],
         sampling_params: SamplingParams | None = None,
         *,
         request_id: str | None = None,
+        priority: int = 0,
         chat_template: str | None = None,
         add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
@@ -99,7 +107,8 @@ class AsyncLLM:
             tools=tools,
             chat_template_kwargs=chat_template_kwargs,
         )
-        return _submit(engine, reader.chat(messages, form), reader.params(sampling_params), request_id)
+        [read] = reader.with_priorities([reader.chat(messages, form)], priority)
+        return _submit(engine, read, reader.params(sampling_params), request_id)
 
     async def abort(self, request_id: str) -> None:
         """End a request; unknown ids are ignored."""
@@ -130,4 +139,6 @@ class AsyncLLM:
 def _submit(
     engine: LocalEngine, prompt: ReadPrompt, params: SamplingParams, request_id: str | None
 ) -> AsyncIterator[Delta]:
-    return engine.submit(prompt.ids, params, request_id=request_id, cache_salt=prompt.cache_salt)
+    return engine.submit(
+        prompt.ids, params, request_id=request_id, cache_salt=prompt.cache_salt, priority=prompt.priority
+    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from trivium.api.outputs import Answers, RequestOutput
 from trivium.api.progress import progress_bar
-from trivium.api.prompts import ChatForm, Message, Params, Prompt, PromptReader, ReadPrompt
+from trivium.api.prompts import ChatForm, Message, Params, Priorities, Prompt, PromptReader, ReadPrompt
 from trivium.api.shared_loop import Inbox, SharedLoop
 from trivium.config.resolve import options_from
 
@@ -67,7 +67,12 @@ class LLM:
     """The name that vLLM's users know."""
 
     def generate(
-        self, prompts: Prompt | Sequence[Prompt], sampling_params: Params = None, *, use_tqdm: bool = True
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: Params = None,
+        *,
+        use_tqdm: bool = True,
+        priority: Priorities = 0,
     ) -> list[RequestOutput]:
         """Answer prompts; the answers are in the order of the prompts.
 
@@ -76,19 +81,23 @@ class LLM:
                 `{"prompt_token_ids": ids}`.
             sampling_params: For all prompts, or one per prompt; `None` takes the model's own recommendation.
             use_tqdm: Draw a progress bar, if standard error is a terminal.
+            priority: Smaller starts first, for all prompts or one per prompt; other than 0 only with
+                `order="priority"`.
 
         Raises:
             RequestError: A prompt or parameter is refused; no prompt was run.
             CapacityError: A request needs more room than an empty queue has (`max_queue`).
         """
-        return self._run(self._reader.many(prompts), sampling_params, has_bar=use_tqdm)
+        read = self._reader.with_priorities(self._reader.many(prompts), priority)
+        return self._run(read, sampling_params, has_bar=use_tqdm)
 
-    def chat(
+    def chat(  # noqa: PLR0913  (names that vLLM's users know)
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: Params = None,
         *,
         use_tqdm: bool = True,
+        priority: Priorities = 0,
         chat_template: str | None = None,
         add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
@@ -101,6 +110,7 @@ class LLM:
             messages: One conversation, or a list of them; each is a list of messages with `role` and `content`.
             sampling_params: As for `generate`.
             use_tqdm: As for `generate`.
+            priority: As for `generate`, one per conversation.
             chat_template: Jinja text, or the path of a file, instead of the model's own template.
             add_generation_prompt: End with the beginning of an answer; `None` does so unless the final message is
                 continued.
@@ -120,18 +130,22 @@ class LLM:
             tools=tools,
             chat_template_kwargs=chat_template_kwargs,
         )
-        return self._run(self._reader.chats(messages, form), sampling_params, has_bar=use_tqdm)
+        read = self._reader.with_priorities(self._reader.chats(messages, form), priority)
+        return self._run(read, sampling_params, has_bar=use_tqdm)
 
-    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Generator[Delta]:
+    def stream(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, priority: int = 0
+    ) -> Generator[Delta]:
         """Answer one prompt and yield its news as it comes; leaving early, or `close`, aborts the request.
 
-        The request is submitted when the first news is asked for, and runs only while somebody waits for news.
+        The request is submitted when the first news is asked for, and runs only while somebody waits for news. A
+        `priority` other than 0 wants `order="priority"`.
 
         Raises:
             RequestError: The prompt or a parameter is refused.
             CapacityError: The request needs more room than an empty queue has (`max_queue`).
         """
-        read = self._reader.one(prompt)
+        [read] = self._reader.with_priorities([self._reader.one(prompt)], priority)
         [params] = self._shared.prepare([read], [self._reader.params(sampling_params)])
         return self._stream(read, params)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from trivium.base.errors import InvalidParameterError, TemplateError, UnsupportedFeatureError
@@ -29,10 +29,13 @@ Prompt = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, `{"prompt": text}` or `{"prompt_token_ids": ids}`; a mapping may also hold `cache_salt`."""
 Message = Mapping[str, Any]
 """A chat message: `role` and `content`."""
+Priorities = int | Sequence[int]
+"""For every prompt, or one per prompt; smaller starts first."""
 Params = SamplingParams | Sequence[SamplingParams] | None
 """For every prompt, one per prompt, or the model's own recommendation."""
 
 MAX_SHOWN_CHARS = 60
+_MOST_PRIORITY = (1 << 31) - 1
 _FORMS = "a text, a list of token ids, {'prompt': text} or {'prompt_token_ids': ids}"
 _KEYS = ("prompt", "prompt_token_ids", "cache_salt")
 _UNSUPPORTED_KEYS = frozenset({
@@ -50,6 +53,8 @@ class ReadPrompt:
     ids: list[int]
     cache_salt: str = ""
     """Prompts share their prefix's KV only with prompts of the same salt."""
+    priority: int = 0
+    """Smaller starts first, where the engine orders by priority."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +139,22 @@ class PromptReader:
             )
         return [_checked_params(f"sampling_params[{idx}]", one) for idx, one in enumerate(given)]
 
+    def with_priorities(self, prompts: Sequence[ReadPrompt], given: object) -> list[ReadPrompt]:
+        """Return the prompts with their priorities: one for all, or one each.
+
+        Raises:
+            InvalidParameterError: They are no whole numbers, too large, or not as many as prompts.
+        """
+        if not _is_list(given):
+            return [replace(prompt, priority=_priority("priority", given)) for prompt in prompts]
+        if len(given) != len(prompts):
+            raise InvalidParameterError(
+                f"there are {len(prompts)} prompts and {len(given)} priorities; give one, or one per prompt",
+                param="priority",
+            )
+        read = [_priority(f"priority[{idx}]", one) for idx, one in enumerate(given)]
+        return [replace(prompt, priority=one) for prompt, one in zip(prompts, read, strict=True)]
+
     def _read(self, where: str, prompt: object) -> ReadPrompt:
         if isinstance(prompt, Mapping):
             return self._read_mapping(where, prompt)
@@ -207,13 +228,27 @@ def _is_prompt_like(value: object) -> bool:
 
 
 def _token_id(where: str, value: object) -> int:
+    number = _whole_number(value)
+    if number is None:
+        raise _bad(where, value, "a token id, a whole number")
+    return number
+
+
+def _priority(where: str, value: object) -> int:
+    number = _whole_number(value)
+    if number is None or abs(number) > _MOST_PRIORITY:
+        raise _bad(where, value, f"a whole number from -{_MOST_PRIORITY} to {_MOST_PRIORITY}")
+    return number
+
+
+def _whole_number(value: object) -> int | None:
     """Take whole numbers, NumPy's too, and neither booleans nor 1.0."""
     if not isinstance(value, bool):
         try:
             return operator.index(value)  # type: ignore[arg-type]
         except TypeError:
             pass
-    raise _bad(where, value, "a token id, a whole number")
+    return None
 
 
 def _checked_params(where: str, given: object) -> SamplingParams:

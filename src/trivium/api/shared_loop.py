@@ -74,7 +74,7 @@ class SharedLoop:
         """
         loop, params = self._open_loop(), list(params)
         for prompt, own in zip(prompts, params, strict=True):
-            loop.refuse_early(prompt.ids, own)
+            loop.refuse_early(prompt.ids, own, prompt.priority)
         with self._turn():
             return [own if own.seed is not None else replace(own, seed=self._seeds.getrandbits(63)) for own in params]
 
@@ -89,7 +89,13 @@ class SharedLoop:
 
         with self._turn() as loop:
             request_id = f"llm-{next(self._ids)}"
-            message = Submit(request_id=request_id, prompt_ids=prompt.ids, params=params, cache_salt=prompt.cache_salt)
+            message = Submit(
+                request_id=request_id,
+                prompt_ids=prompt.ids,
+                params=params,
+                cache_salt=prompt.cache_salt,
+                priority=prompt.priority,
+            )
             try:
                 loop.submit(message)
             except CapacityError:

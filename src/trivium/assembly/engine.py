@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from trivium.assembly.model import OpenModel, Report, end_ids, load_tokenizer, open_model, precision_of, silent
-from trivium.assembly.tiers import make_tiers, refuse_host_cache, tier_info
+from trivium.assembly.tiers import make_tiers, refuse_host_cache, tier_info, transfer_bytes
 from trivium.base.clock import SystemClock
 from trivium.base.errors import ConfigError
 from trivium.config.options import EngineOptions
@@ -61,7 +61,7 @@ def build_engine(
     parts = choose_executor(options, model, report)
     refuse_host_cache(options, parts)
     spec = parts.kv_spec
-    budget = plan_kv(spec, options.cache, weight_bytes=parts.weight_bytes)
+    budget = plan_kv(spec, options.cache, weight_bytes=parts.weight_bytes, transfer_bytes=transfer_bytes(options))
     max_model_len = _max_model_len(options, config, budget.num_tokens)
     executor = parts.make(budget.num_pages, report)
     tiers = make_tiers(options, parts, model, executor)
@@ -113,7 +113,8 @@ def _follow_cache(loop: EngineLoop, scheduler: Scheduler, tiers: LowerTiers | No
     loop.kv_events = events = KVEvents(len(spec.groups), spec.page_len)
     scheduler.follow_cache(events)
     if tiers is not None:
-        tiers.worker.on_written = events.moved
+        events.cleared(tiers.stats())
+        tiers.worker.listen(events)
 
 
 def _traced(options: EngineOptions, loop: EngineLoop, executor: Executor, scheduler: Scheduler) -> EngineLoop:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _QUEUE_BYTES = 64 << 20
-"""Pages in memory that wait to be written, and half of what may wait to be started with."""
+"""Most bytes of pages in memory that wait to be written."""
+_FETCH_BYTES = 128 << 20
+"""Most bytes of pages that were read, and wait for their requests to start."""
 
 
 def refuse_host_cache(options: EngineOptions, parts: ExecutorParts) -> None:
@@ -35,6 +37,12 @@ def refuse_host_cache(options: EngineOptions, parts: ExecutorParts) -> None:
             "memory already, so that a host tier would be the same memory twice. Leave host_cache out, and raise "
             "kv_cache_memory instead; disk_cache is the tier below"
         )
+
+
+def transfer_bytes(options: EngineOptions) -> int:
+    """Return the most bytes of pages that are on their way between KV memory and the tiers."""
+    has_tiers = options.cache.disk_cache is not None or options.cache.host_cache is not None
+    return _QUEUE_BYTES + _FETCH_BYTES if has_tiers else 0
 
 
 def make_tiers(options: EngineOptions, parts: ExecutorParts, model: OpenModel, executor: Executor) -> LowerTiers | None:
@@ -64,7 +72,7 @@ def make_tiers(options: EngineOptions, parts: ExecutorParts, model: OpenModel, e
     if tier is None:
         return None
     rates = Rates()
-    worker = TierWorker(tier, rates, queue_bytes=_QUEUE_BYTES, fetch_bytes=2 * _QUEUE_BYTES)
+    worker = TierWorker(tier, rates, queue_bytes=_QUEUE_BYTES, fetch_bytes=_FETCH_BYTES)
     return LowerTiers(parts.kv_spec, executor.page_bytes, worker, rates)
 
 

@@ -86,7 +86,7 @@ class Pins:
         """Keep the whole pages of a prefix that is cached.
 
         Args:
-            pin_id: New.
+            pin_id: New, or that of a pin which this one replaces.
             tokens: The prefix.
             namespace: Where it is cached.
             ttl_s: Seconds after which it goes like others; `None` means never.
@@ -95,6 +95,7 @@ class Pins:
             The pin, or why there is none: parts of the prefix are not cached, or too much would be pinned.
         """
         self.expire()
+        self.unpin(pin_id)
         page_len = self._cache.spec.page_len
         wanted = len(tokens) // page_len * page_len
         if not wanted:

@@ -100,6 +100,7 @@ class EngineClient:
         self._on_progress = on_progress
         self._on_ended: OnEnded | None = None
         self._on_cache_news: OnCacheNews = lambda news: None
+        self._on_start: Callable[[], None] = lambda: None
         self._streams = StreamTable()
         self._replay = Replay(self._streams, max_held)
         self._calls = CallTable()
@@ -143,6 +144,10 @@ class EngineClient:
     def watch_cache(self, on_news: OnCacheNews) -> None:
         """Tell `on_news` what happens to the prefix cache, where the engine's options ask for it (`kv_events`)."""
         self._on_cache_news = on_news
+
+    def watch_starts(self, on_start: Callable[[], None]) -> None:
+        """Call `on_start` whenever an engine is ready, after the requests of the one before were sent to it."""
+        self._on_start = on_start
 
     async def start(self) -> None:
         """Start the engine process; returns before it is ready."""
@@ -366,6 +371,7 @@ class EngineClient:
             self._replay.begin(self._engine.send)
         if not self._is_closing:
             self.ready.set()
+            self._on_start()
 
     def _fail(self, error: TriviumError) -> None:
         """Give up: another engine would fail too."""

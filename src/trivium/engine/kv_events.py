@@ -22,7 +22,7 @@ from trivium.engine.messages import CacheEvent
 if TYPE_CHECKING:
     from trivium.base.ids import PageId
     from trivium.cache.page_runs import PageRun
-    from trivium.tiers.page import PageFacts
+    from trivium.tiers.page import PageFacts, PageRef
 
 DEVICE = "device"
 MAX_EVENT_PAGES = 64
@@ -33,7 +33,8 @@ class KVEvents:
     """Follows the prefix index (`cache.page_runs.PageFollower`), and the tiers below it.
 
     Invariants:
-        Whoever adds what is stored and takes out what is removed has, per group, the full pages of the index.
+        Whoever adds what is stored and takes out what is removed has, per group, the full pages of the index; and so
+        for each tier below, of which `tier_moved` tells what it takes.
     """
 
     def __init__(self, num_groups: int, page_len: int) -> None:
@@ -86,6 +87,10 @@ class KVEvents:
                     page_len=self._page_len,
                 )
 
+    def found(self, refs: Sequence[PageRef], tier: str) -> None:
+        """Tell of pages that a tier below has had from the start."""
+        self._add_pages("tier_moved", refs, tier)
+
     def moved(self, facts: PageFacts, tier: str) -> None:
         """Tell of a page that a tier below has taken; called by the thread of the tiers."""
         self._add(
@@ -97,10 +102,26 @@ class KVEvents:
             page_len=self._page_len,
         )
 
+    def lost(self, refs: Sequence[PageRef], tier: str) -> None:
+        """Tell of pages that a tier below has no more; called by the thread of the tiers."""
+        self._add_pages("removed", refs, tier)
+
     def cleared(self, media: Iterable[str]) -> None:
         """Tell that these hold nothing."""
         for medium in media:
             self._add(kind="cleared", medium=medium)
+
+    def _add_pages(self, kind: str, refs: Sequence[PageRef], tier: str) -> None:
+        for group in sorted({ref.group for ref in refs}):
+            keys = [ref.key.hex() for ref in refs if ref.group == group]
+            for first in range(0, len(keys), MAX_EVENT_PAGES):
+                self._add(
+                    kind=kind,
+                    medium=tier,
+                    group=group,
+                    page_keys=keys[first : first + MAX_EVENT_PAGES],
+                    page_len=self._page_len,
+                )
 
     def _add(self, **fields: Any) -> None:
         self._pending.append(CacheEvent(time_s=time.time(), **fields))

@@ -198,15 +198,14 @@ class EngineLoop:
         self._stats.prompt_tokens_total += len(message.prompt_ids)
         self._pending.append(accepted(answers[0]))
 
-    def refuse_early(self, prompt_ids: Sequence[int], params: SamplingParams) -> None:
+    def refuse_early(self, prompt_ids: Sequence[int], params: SamplingParams, priority: int = 0) -> None:
         """Check a request without queueing it; waits until its constraint is compiled.
 
         Raises:
             RequestError: `submit` would refuse it whatever the queue holds.
         """
-        admit(
-            Submit(request_id="", prompt_ids=list(prompt_ids), params=params), self.limits, self._tokenizer, now_s=0.0
-        )
+        message = Submit(request_id="", prompt_ids=list(prompt_ids), params=params, priority=priority)
+        admit(message, self.limits, self._tokenizer, now_s=0.0)
         if params.structured_outputs is not None:
             self._constraints(params).compiler.submit(params.structured_outputs).result()
 
@@ -244,7 +243,9 @@ class EngineLoop:
         """End the answers that waited too long for their start, or whose deadline has passed."""
         if self._with_deadline:
             self._end_overdue()
-        for request, error in self._scheduler.waited_too_long():
+        waited = self._scheduler.waited_too_long()
+        late = [one for one in waited if not self._has_begun(self._answers[one[0].request_id].user_id)]
+        for request, error in late:  # none is in the middle of its answers
             self._end(request, error)
 
     def _wait_for_others(self) -> None:
@@ -470,11 +471,12 @@ class EngineLoop:
 
     def queued_requests(self) -> list[str]:
         """Return the user requests of which nothing has been computed in this engine, nor delivered by another."""
-        return [
-            user_id
-            for user_id, request_ids in self._choices.items()
-            if not any(self._answers[request_id].request.has_begun for request_id in request_ids)
-        ]
+        return [user_id for user_id in self._choices if not self._has_begun(user_id)]
+
+    def _has_begun(self, user_id: str) -> bool:
+        """Return whether any choice of an open request has run, or has ended."""
+        requests = [self._answers[request_id].request for request_id in self._choices[user_id]]
+        return len(requests) < requests[0].params.num_draws or any(request.has_begun for request in requests)
 
     def stats(self) -> dict[str, object]:
         """Counters and gauges, as plain values."""

@@ -140,7 +140,8 @@ class CacheEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the prefix cache has come to hold, or has lost; keys are those of `cache.page_keys`, in hex."""
 
     kind: Literal["stored", "removed", "tier_moved", "cleared"]
-    """`tier_moved`: a tier below has a copy; `cleared`: the medium holds nothing any more, but what is told after."""
+    """`tier_moved`: a tier below has a copy; `removed`: the medium has it no more; `cleared`: the medium holds nothing
+    any more, but what is told after."""
     time_s: float
     """Unix time."""
     medium: str

@@ -12,7 +12,6 @@ client's leaving, when they are found to kill engines, or when engines die whate
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from trivium.base.errors import CapacityError, DeadlineExceededError, EngineDeadError, PoisonRequestError
@@ -31,7 +30,7 @@ class Replay:
     """Sends open requests to one engine after another; used from one event loop."""
 
     def __init__(self, streams: StreamTable, max_held: int) -> None:
-        """Send what is open in `streams`, and hold at most so many requests that no engine knows."""
+        """Send what is open in `streams`, by their clock, and hold at most so many requests that no engine knows."""
         self._streams = streams
         self.max_held = max_held
         self._suspects = Suspects()
@@ -130,7 +129,7 @@ class Replay:
         """End those that have waited for an engine for too long."""
         if not self._unsent:
             return
-        now_s = time.monotonic()
+        now_s = self._streams.clock.now_s()
         for request_id in self._streams.overdue_ids(now_s):
             if request_id in self._unsent:
                 age_s = self._streams.age_s(request_id, now_s)
@@ -148,7 +147,7 @@ class Replay:
     def _send_due(self) -> None:
         if self._send is None:
             return
-        now_s = time.monotonic()
+        now_s = self._streams.clock.now_s()
         open_ids = self._streams.open_ids()
         for request_id in self._suspects.due(open_ids, self._streams.begun_ids()):
             if request_id in self._unsent:

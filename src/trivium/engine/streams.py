@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from trivium.base import errors
+from trivium.base.clock import Clock, SystemClock
 from trivium.base.errors import CapacityError, InternalError, RequestError, TriviumError
 from trivium.engine.messages import Delivered, Delta, Refused, Submit
 
@@ -154,7 +154,9 @@ class StreamTable:
         When it has been read to its end, or its reader has left, a request is forgotten.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
+        """Begin with nobody; `clock` measures ages and deadlines, by default the machine's."""
+        self.clock = clock or SystemClock()
         self._streams: dict[str, _Stream] = {}
 
     def __len__(self) -> int:
@@ -281,5 +283,5 @@ class StreamTable:
         """
         request_id = message.request_id
         errors.ensure(request_id not in self._streams, f"request id '{request_id}' is open already")
-        stream = self._streams[request_id] = _Stream(message, time.monotonic(), on_news)
+        stream = self._streams[request_id] = _Stream(message, self.clock.now_s(), on_news)
         return stream

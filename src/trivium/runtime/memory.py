@@ -49,13 +49,16 @@ def available_bytes(machine: Machine = Machine()) -> int:
     return min(_host_available(machine), _cgroup_available(machine), _address_space_available(machine))
 
 
-def plan_kv(spec: KVSpec, options: CacheOptions, *, weight_bytes: int, available: int | None = None) -> KVBudget:
+def plan_kv(
+    spec: KVSpec, options: CacheOptions, *, weight_bytes: int, transfer_bytes: int = 0, available: int | None = None
+) -> KVBudget:
     """Decide the number of KV pages.
 
     Args:
         spec: Groups and page length.
         options: `kv_cache_memory`, or `kv_cache_fraction` of what is left.
         weight_bytes: Bytes the weights will take and have not taken yet.
+        transfer_bytes: Bytes of the pages that may be on their way to lower tiers and back.
         available: Bytes the process may take; measured when `None`.
 
     Raises:
@@ -67,11 +70,14 @@ def plan_kv(spec: KVSpec, options: CacheOptions, *, weight_bytes: int, available
         num_bytes = parse_bytes(options.kv_cache_memory, option="kv_cache_memory")
         why = f"kv_cache_memory = {format_bytes(num_bytes)}"
     else:
-        left = max(free - weight_bytes, 0)
+        left = max(free - weight_bytes - transfer_bytes, 0)
+        transfer = (
+            f" - {format_bytes(transfer_bytes)} for pages on their way to the tiers below" if transfer_bytes else ""
+        )
         num_bytes = int(left * options.kv_cache_fraction)
         why = (
             f"{options.kv_cache_fraction:g} (kv_cache_fraction) of {format_bytes(left)} left "
-            f"({format_bytes(free)} available - {format_bytes(weight_bytes)} weights)"
+            f"({format_bytes(free)} available - {format_bytes(weight_bytes)} weights{transfer})"
         )
     num_pages = num_bytes // page_bytes
     needed = -(-_MIN_PAGES_TOKENS // spec.page_len) + 1

@@ -163,15 +163,21 @@ class StepChooser:
         for request in self.waiting.by_need():
             if draft.tokens_left == 0 or not self._can_start(draft) or not self.admission.fits_uncached(request):
                 return
-            self._offer(draft, request, draft.tokens_left)
+            if not self._would_overtake(request):
+                self._offer(draft, request, draft.tokens_left)
 
     def _probe(self, draft: StepDraft) -> None:
         """Look up a few that may fit by what is cached of them."""
         batch = self.waiting.after(self._probed_until, PROBES_PER_STEP if self.may_probe else 0)
         self._probed_until = batch[-1].sequence if batch else -1
         for request in batch:
-            if request.is_ready:
+            if request.is_ready and not self._would_overtake(request):
                 self._offer(draft, request, draft.tokens_left)
+
+    def _would_overtake(self, request: Request) -> bool:
+        """Return whether one that nobody may overtake waits before a request, in its line."""
+        oldest = self.waiting.oldest_beside(request)
+        return oldest is not None and oldest is not request and oldest.queued_s < self._due_before_s
 
     # -- starts -------------------------------------------------------------------------------------------------
 

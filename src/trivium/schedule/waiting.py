@@ -171,6 +171,11 @@ class WaitingQueue:
         line = self._line_in_turn()
         return line.oldest() if line is not None else None
 
+    def oldest_beside(self, request: Request) -> Request | None:
+        """Return the oldest request of the line in which this one stands."""
+        line = self._lines.get(self._tenant_of(request))
+        return line.oldest() if line is not None else None
+
     def _line_in_turn(self) -> Line | None:
         tenant = "" if self._fair is None else next(iter(self._fair.turns()), "")
         return self._lines.get(tenant)

@@ -6,7 +6,6 @@ Whoever pins takes memory from everybody, and the counts tell what others have a
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,18 +13,16 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from trivium.base.errors import CapacityError, InvalidParameterError
+from trivium.base.errors import InvalidParameterError
 from trivium.config.sampling import SamplingParams
 from trivium.server.body import read_json_object
 from trivium.server.chat import prompt_ids
 from trivium.server.errors import KVEventsOffError, PinNotFoundError
-from trivium.server.generate import check_end
 from trivium.server.job import check_prompt_ids, fit_to_context
 from trivium.server.service import Service
 from trivium.server.shapes import CacheState, PinMade, PinRemoved
 from trivium.server.tables import PIN, UNPIN
 
-_RETRY_AFTER_S = 5.0
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
@@ -82,15 +79,11 @@ class CacheRoutes:
         if "model" in values:
             service.served.check_name(values["model"])
         ids = await self._ids(values)
-        pin_id, salt = f"pin-{uuid.uuid4().hex}", values.get("cache_salt", "")
-        await self._compute(ids, pin_id, salt)
-        asked = {"pin_id": pin_id, "prompt_ids": ids, "cache_salt": salt, "ttl_s": values.get("ttl_s")}
-        answer = await service.engine.call("pin", asked)
-        if "refused" in answer:
-            if answer["is_final"]:
-                raise InvalidParameterError(f"the prompt cannot be pinned: {answer['refused']}", param="prompt")
-            raise CapacityError(f"the prompt was not pinned: {answer['refused']}", retry_after_s=_RETRY_AFTER_S)
-        return _json(PinMade(pin_id=pin_id, prompt_tokens=len(ids), pinned_tokens=int(answer["tokens"])))
+        fit_to_context(
+            SamplingParams(max_tokens=0), len(ids), context_len=service.context_len, default=None, param="prompt"
+        )
+        pin_id, num_pinned = await service.pins.pin(ids, values.get("cache_salt", ""), values.get("ttl_s"))
+        return _json(PinMade(pin_id=pin_id, prompt_tokens=len(ids), pinned_tokens=num_pinned))
 
     async def unpin(self, request: Request) -> Response:
         """Let a pinned prompt go.
@@ -102,8 +95,7 @@ class CacheRoutes:
         values = UNPIN.read(await self._body(request))
         if "pin_id" not in values:
             raise InvalidParameterError("pin_id is missing; it is what /v1/cache/pin answered", param="pin_id")
-        answer = await self._service.engine.call("unpin", {"pin_id": values["pin_id"]})
-        if not answer["unpinned"]:
+        if not await self._service.pins.unpin(values["pin_id"]):
             raise PinNotFoundError(f"no prompt is pinned as '{values['pin_id'][:80]}'; /v1/cache lists the pins")
         return _json(PinRemoved(pin_id=values["pin_id"]))
 
@@ -123,13 +115,6 @@ class CacheRoutes:
             ids = values["prompt"]
         check_prompt_ids("prompt", ids, service.vocab_size)
         return list(ids)
-
-    async def _compute(self, ids: list[int], request_id: str, cache_salt: str) -> None:
-        """Run the prompt and draw nothing; what is cached of it costs nothing."""
-        params = SamplingParams(max_tokens=0, temperature=0)
-        fit_to_context(params, len(ids), context_len=self._service.context_len, default=None, param="prompt")
-        async for delta in self._service.engine.submit(ids, params, request_id=request_id, cache_salt=cache_salt):
-            check_end(delta)
 
 
 def _json(value: object) -> Response:

@@ -101,6 +101,10 @@ class EnginePort(Protocol):
         """Tell `on_news` what happens to the prefix cache, where the engine was told to say so."""
         ...
 
+    def watch_starts(self, on_start: Callable[[], None]) -> None:
+        """Call `on_start` whenever an engine is ready, after the requests of the one before were sent to it."""
+        ...
+
 
 class TokenizerPort(Protocol):
     """Text to ids and back."""

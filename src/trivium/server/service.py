@@ -16,6 +16,7 @@ from trivium.server.errors import NotReadyError, ShuttingDownError
 from trivium.server.job import Job
 from trivium.server.kv_events import EventBuffer
 from trivium.server.open_jobs import OpenJobs
+from trivium.server.pins import KeptPins
 from trivium.server.ports import ChatTemplatePort, EnginePort, TokenizerPort
 from trivium.server.request_log import RequestLog, RequestRecord
 from trivium.server.served import ServedModel
@@ -49,6 +50,7 @@ class Service:
     texts: TokenTexts = field(init=False)
     requests: RequestLog = field(init=False)
     kv_events: EventBuffer = field(init=False)
+    pins: KeptPins = field(init=False)
     tracing: Tracing | None = None
 
     def __post_init__(self) -> None:
@@ -56,6 +58,8 @@ class Service:
         self.requests = RequestLog(self.clock, history=self.options.request_history)
         self.kv_events = EventBuffer(self.options.kv_events_buffer)
         self.jobs.on_stop.append(self.kv_events.close)
+        self.pins = KeptPins(self.engine, self.clock)
+        self.jobs.on_stop.append(self.pins.close)
         self.engine.watch_ends(self._answer_ended)
         self.engine.watch_cache(self.kv_events.add)
 

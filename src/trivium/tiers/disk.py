@@ -37,10 +37,11 @@ from trivium.tiers.segment import (
     read_record,
     scan,
 )
-from trivium.tiers.tier import TierStats
+from trivium.tiers.tier import NobodyListens, TierStats
 
 if TYPE_CHECKING:
     from trivium.tiers.page import PageFacts, PageRef, StoredPage
+    from trivium.tiers.tier import TierListener
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +108,7 @@ class DiskTier:
         self._newest: _Segment | None = None
         self._last_number = -1
         self._has_told_damage = False
+        self._listener: TierListener = NobodyListens()
         self._hold = open_folder(folder)
         try:
             self._find_segments()
@@ -140,6 +142,7 @@ class DiskTier:
         self._note(segment, page.facts.ref, place)
         self._stats.num_written += 1
         self._stats.bytes_written += page.num_bytes
+        self._listener.moved(page.facts, self.name)
 
     def get(self, facts: PageFacts) -> bytes | None:
         """Return the bytes of a page, verified completely; an entry that is damaged goes."""
@@ -168,6 +171,12 @@ class DiskTier:
             remove(path)
         self._foreign.clear()
         self._stats.num_bytes = 0
+
+    def listen(self, listener: TierListener) -> None:
+        """Tell `listener` what is here, and what becomes of it."""
+        self._listener = listener
+        if self._homes:
+            listener.found(list(self._homes), self.name)
 
     def stats(self) -> dict[str, TierStats]:
         """Return the statistics of this tier, by name."""
@@ -276,7 +285,10 @@ class DiskTier:
                     rescued.append((ref, place, read_record(file, place)))
                     room -= place.num_bytes
         self._stats.num_evicted += len(oldest.places)
+        kept = {ref for ref, _, _ in rescued}
         self._remove(oldest)
+        if lost := [ref for ref in oldest.places if ref not in kept]:
+            self._listener.lost(lost, self.name)
         return True
 
     def _note(self, segment: _Segment, ref: PageRef, place: Place) -> None:
@@ -302,11 +314,13 @@ class DiskTier:
         logger.log(level, "disk cache %s: dropped a damaged entry of %s", self._folder, segment.path.name)
         self._has_told_damage = True
         self._stats.num_damaged += 1
+        self._listener.lost([ref], self.name)
 
     def _switch_off(self, doing: str, error: OSError) -> None:
         """End the use of the tier: nothing is found any more, nothing is kept."""
         self._stats.is_off = True
         self._homes.clear()
+        self._listener.cleared([self.name])
         logger.error(
             "disk cache off until the next start: %s %s failed: %s", doing, self._folder, error.strerror or error
         )

@@ -9,11 +9,11 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from trivium.tiers.page import StoredPage
-from trivium.tiers.tier import TierStats
+from trivium.tiers.tier import NobodyListens, TierStats
 
 if TYPE_CHECKING:
     from trivium.tiers.page import PageFacts, PageRef
-    from trivium.tiers.tier import Tier
+    from trivium.tiers.tier import Tier, TierListener
 
 
 class HostTier:
@@ -25,6 +25,7 @@ class HostTier:
         self._below = below
         self._pages: OrderedDict[PageRef, StoredPage] = OrderedDict()
         self._stats = TierStats(limit_bytes=limit_bytes)
+        self._listener: TierListener = NobodyListens()
 
     def where(self, ref: PageRef) -> str | None:
         """Return the name of the tier that has this page, this one or one below, or `None`."""
@@ -45,11 +46,13 @@ class HostTier:
             _, oldest = self._pages.popitem(last=False)
             stats.num_bytes -= oldest.num_bytes
             stats.num_evicted += 1
+            self._listener.lost([oldest.facts.ref], self.name)
             self._hand_down(oldest)
         self._pages[ref] = page
         stats.num_bytes += page.num_bytes
         stats.num_written += 1
         stats.bytes_written += page.num_bytes
+        self._listener.moved(page.facts, self.name)
 
     def get(self, facts: PageFacts) -> bytes | None:
         """Return the bytes of a page, or `None`; one from below is not moved up: it goes to the device."""
@@ -69,6 +72,14 @@ class HostTier:
         self._stats.num_bytes = 0
         if self._below is not None:
             self._below.clear()
+
+    def listen(self, listener: TierListener) -> None:
+        """Tell `listener` what is here and below, and what becomes of it."""
+        self._listener = listener
+        if self._pages:
+            listener.found(list(self._pages), self.name)
+        if self._below is not None:
+            self._below.listen(listener)
 
     def stats(self) -> dict[str, TierStats]:
         """Return the statistics of this tier and of those below, by name."""

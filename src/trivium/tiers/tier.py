@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from trivium.tiers.page import PageFacts, PageRef, StoredPage
 
 
@@ -29,6 +31,42 @@ class TierStats:
     limit_bytes: int = 0
     is_off: bool = False
     """Whether an error of the medium ended its use until the next start."""
+
+
+class TierListener(Protocol):
+    """Whoever follows what tiers hold; called by the thread that owns them, so it must be quick, and not call back."""
+
+    def found(self, refs: Sequence[PageRef], tier: str) -> None:
+        """Tell of pages that a tier has had from the start."""
+        ...
+
+    def moved(self, facts: PageFacts, tier: str) -> None:
+        """Tell of a page that a tier has taken."""
+        ...
+
+    def lost(self, refs: Sequence[PageRef], tier: str) -> None:
+        """Tell of pages that a tier has given up, handed down, or found damaged."""
+        ...
+
+    def cleared(self, media: Iterable[str]) -> None:
+        """Tell of tiers that hold nothing any more."""
+        ...
+
+
+class NobodyListens:
+    """The same for nobody."""
+
+    def found(self, refs: Sequence[PageRef], tier: str) -> None:
+        """Nobody wants to know."""
+
+    def moved(self, facts: PageFacts, tier: str) -> None:
+        """Nobody wants to know."""
+
+    def lost(self, refs: Sequence[PageRef], tier: str) -> None:
+        """Nobody wants to know."""
+
+    def cleared(self, media: Iterable[str]) -> None:
+        """Nobody wants to know."""
 
 
 class Tier(Protocol):
@@ -57,6 +95,13 @@ class Tier(Protocol):
 
     def clear(self) -> None:
         """Forget every page."""
+        ...
+
+    def listen(self, listener: TierListener) -> None:
+        """Tell `listener` what this tier and those below have, and from now on what they take and lose.
+
+        Not of what `clear` and `close` do: whoever calls them knows.
+        """
         ...
 
     def stats(self) -> dict[str, TierStats]:

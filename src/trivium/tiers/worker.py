@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trivium.tiers.page import PageFacts, PageRef, StoredPage
     from trivium.tiers.rates import Rates
-    from trivium.tiers.tier import Tier, TierStats
+    from trivium.tiers.tier import Tier, TierListener, TierStats
 
 logger = logging.getLogger(__name__)
 
@@ -69,8 +69,6 @@ class TierWorker:
     def __init__(self, tier: Tier, rates: Rates, *, queue_bytes: int, fetch_bytes: int) -> None:
         """Take ownership of `tier` and start the thread."""
         self.stats = WorkerStats()
-        self.on_written: Callable[[PageFacts, str], None] | None = None
-        """Told, in the worker's thread, of every page that a tier has taken, and of that tier's name."""
         self._tier = tier
         self._rates = rates
         self._queue_limit = queue_bytes
@@ -178,6 +176,10 @@ class TierWorker:
         with self._changed:
             self._changed.wait_for(lambda: self._is_dead or not (self._is_busy or self._has_work))
 
+    def listen(self, listener: TierListener) -> None:
+        """Tell `listener`, in the worker's thread, what the tiers take and lose; to be called before they are used."""
+        self._tier.listen(listener)
+
     def tier_stats(self) -> dict[str, TierStats]:
         """Return the statistics of the tiers, by name."""
         return self._tier.stats()
@@ -276,8 +278,6 @@ class TierWorker:
         with self._changed:
             if self._queue.pop(page.facts.ref, None) is not None:
                 self._queued_bytes -= page.num_bytes
-        if self.on_written is not None and (name := self._tier.where(page.facts.ref)) is not None:
-            self.on_written(page.facts, name)
 
     def _give_up(self) -> None:
         """Let nobody wait for a thread that is gone."""

@@ -10,7 +10,7 @@ import pytest
 
 from support.tiny_engine import tiny_model
 from trivium import LLM, AsyncLLM, Delta, SamplingParams, TokenLogprobs
-from trivium.base.errors import InvalidParameterError, RequestError
+from trivium.base.errors import InvalidParameterError, RequestError, UnsupportedFeatureError
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
 MESSAGES = [{"role": "user", "content": "hello"}]
@@ -75,3 +75,10 @@ async def test_it_runs_between_start_and_close_only(llm: AsyncLLM) -> None:
     with pytest.raises(InvalidParameterError, match="not started"):
         llm.generate("one", GREEDY)
     await llm.close()
+
+
+async def test_a_priority_is_refused_by_name_where_nobody_heeds_it(llm: AsyncLLM) -> None:
+    with pytest.raises(UnsupportedFeatureError, match="does not order by priority"):
+        await tokens_of(llm.generate([5], priority=1))
+    with pytest.raises(InvalidParameterError, match="priority is 'high'"):
+        llm.chat([{"role": "user", "content": "hello"}], priority="high")  # type: ignore[arg-type]

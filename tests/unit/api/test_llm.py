@@ -14,7 +14,7 @@ import pytest
 
 from support.tiny_engine import tiny_model
 from trivium import LLM, SamplingParams
-from trivium.base.errors import CapacityError, InvalidParameterError, PromptTooLongError
+from trivium.base.errors import CapacityError, InvalidParameterError, PromptTooLongError, UnsupportedFeatureError
 from trivium.engine.loop import EngineLoop
 from trivium.engine.messages import Delta
 
@@ -328,3 +328,39 @@ def test_the_progress_bar_is_for_people_only(
     llm.chat(MESSAGES, GREEDY, **fields)
     assert ("2/2" in terminal.text) == is_drawn
     assert ("1/1" in terminal.text) == is_drawn
+
+
+def test_smaller_priorities_are_answered_first() -> None:
+    prompts = [[5 + idx, 9] for idx in range(4)]
+    with tiny_llm(order="priority", max_num_seqs=1) as llm:
+        loop = loop_of(llm)
+        loop.report_ends()
+        llm.generate(prompts, GREEDY, use_tqdm=False, priority=[3, -1, 2, 0])
+        assert [ended.request_id for ended in loop.take_ended()] == ["llm-1", "llm-3", "llm-2", "llm-0"]
+        llm.generate(prompts[:2], GREEDY, use_tqdm=False, priority=7)
+        assert [ended.request_id for ended in loop.take_ended()] == ["llm-4", "llm-5"]
+        assert list(llm.stream(prompts[0], GREEDY, priority=-5))
+
+
+def test_a_priority_is_refused_by_name_where_nobody_heeds_it(llm: LLM) -> None:
+    with pytest.raises(UnsupportedFeatureError, match="does not order by priority") as refused:
+        llm.generate([[5], [6]], GREEDY, use_tqdm=False, priority=[0, 1])
+    assert refused.value.param == "priority"
+    with pytest.raises(UnsupportedFeatureError, match="does not order by priority"):
+        list(llm.stream([5], GREEDY, priority=1))
+    assert_nothing_is_open(llm)
+
+
+@pytest.mark.parametrize(
+    ("priority", "told"),
+    [
+        ([1], "2 prompts and 1 priorities"),
+        (1.0, r"priority is 1\.0 \(float\)"),
+        ([0, True], r"priority\[1\] is True"),
+        (1 << 31, "a whole number from -2147483647 to 2147483647"),
+    ],
+)
+def test_what_is_no_priority_is_refused(llm: LLM, priority: Any, told: str) -> None:
+    with pytest.raises(InvalidParameterError, match=told) as refused:
+        llm.generate([[5], [6]], GREEDY, use_tqdm=False, priority=priority)
+    assert refused.value.param == "priority"

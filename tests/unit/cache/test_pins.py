@@ -125,3 +125,14 @@ def test_the_census_counts_tokens_once_and_bytes_that_hold_none() -> None:
     (counts,) = count_namespaces(rig.cache)
     assert (counts["nodes"], counts["tokens"], counts["pages"]) == (4, 11, 4)
     assert unused_bytes(rig.cache, [(5, 8)]) == (4 * 4 - 11 + 3) * 8
+
+
+def test_a_pin_of_a_known_id_takes_the_place_of_the_old_one() -> None:
+    rig = Rig()
+    rig.run(range(12))
+    for length in (8, 12, 12):
+        assert isinstance(rig.pin("a", range(length)), Pin)
+    assert (len(rig.pins), rig.pins.num_pages) == (1, 3)
+    rig.pins.unpin("a")
+    rig.cache.index.flush()
+    assert all(pool.num_free == 16 for pool in rig.cache.pools)

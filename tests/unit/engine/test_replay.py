@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
+from trivium.base.clock import FakeClock
 from trivium.base.errors import CapacityError, DeadlineExceededError, EngineDeadError, PoisonRequestError, TriviumError
 from trivium.config.sampling import SamplingParams
-from trivium.engine import replay as replay_module
 from trivium.engine.journal import LastWork
 from trivium.engine.messages import Delta, Submit
 from trivium.engine.replay import HOLD_S, Replay
@@ -22,7 +21,8 @@ class Desk:
     """Streams, their replay, and an engine that only notes what it gets."""
 
     def __init__(self, max_held: int = 2) -> None:
-        self.table = StreamTable()
+        self.clock = FakeClock()
+        self.table = StreamTable(self.clock)
         self.replay = Replay(self.table, max_held)
         self.got: list[Submit] = []
         self.readers: dict[str, asyncio.Task[list[Delta]]] = {}
@@ -68,32 +68,18 @@ async def desk() -> Desk:
     return Desk()
 
 
-@pytest.fixture
-def later(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Seconds that have passed for the replay, though not for the streams."""
-    passed = [0.0]
-
-    class Time:
-        @staticmethod
-        def monotonic() -> float:
-            return time.monotonic() + passed[0]
-
-    monkeypatch.setattr(replay_module, "time", Time)
-    return passed
-
-
-async def test_what_is_sent_again_says_what_was_delivered_and_its_age(desk: Desk, later: list[float]) -> None:
+async def test_what_is_sent_again_says_what_was_delivered_and_its_age(desk: Desk) -> None:
     desk.begin()
     await desk.ask("a")
     assert desk.got == [Submit(request_id="a", prompt_ids=[5, 6], params=GREEDY)]
     desk.say("a")  # accepted
     desk.say("a", 7, 8)
     desk.die("a")
-    later[0] = 4.0
+    desk.clock.advance(4.0)
     desk.begin()
     (again,) = desk.got
     assert (again.delivered[0].token_ids, again.was_accepted, again.prompt_ids) == ([7, 8], True, [5, 6])
-    assert 4.0 <= again.waited_s < 5.0
+    assert again.waited_s == 4.0
     desk.say("a")
     desk.say("a", 8, first=1)  # seen before
     desk.say("a", 9, first=2, finish="stop")
@@ -108,16 +94,16 @@ async def test_a_hole_in_an_answer_is_an_error(desk: Desk) -> None:
     assert "token 0 of choice 0 was never delivered" in str(await desk.error_of("a"))
 
 
-async def test_new_requests_are_held_up_to_a_number_and_a_time(desk: Desk, later: list[float]) -> None:
+async def test_new_requests_are_held_up_to_a_number_and_a_time(desk: Desk) -> None:
     for name in ("a", "b", "c"):
         await desk.ask(name)
     refused = await desk.error_of("c")
     assert isinstance(refused, CapacityError)
     assert "2 new requests wait" in str(refused)
-    later[0] = HOLD_S - 1
+    desk.clock.advance(HOLD_S - 1)
     desk.replay.tick()
     assert not desk.readers["a"].done()
-    later[0] = HOLD_S + 1
+    desk.clock.advance(2.0)
     desk.replay.tick()
     for name in ("a", "b"):
         ended = await desk.error_of(name)
@@ -127,17 +113,17 @@ async def test_new_requests_are_held_up_to_a_number_and_a_time(desk: Desk, later
     assert desk.got == []
 
 
-async def test_accepted_requests_wait_longer_but_not_beyond_their_deadline(desk: Desk, later: list[float]) -> None:
+async def test_accepted_requests_wait_longer_but_not_beyond_their_deadline(desk: Desk) -> None:
     desk.begin()
     await desk.ask("a")
     await desk.ask("b", deadline_s=100.0)
     desk.say("a")
     desk.say("b")
     desk.die()
-    later[0] = HOLD_S + 1
+    desk.clock.advance(HOLD_S + 1)
     desk.replay.tick()
     assert not desk.readers["a"].done()
-    later[0] = 101.0
+    desk.clock.advance(100.0 - HOLD_S)
     desk.replay.tick()
     assert isinstance(await desk.error_of("b"), DeadlineExceededError)
     desk.begin()

@@ -92,6 +92,14 @@ def test_a_small_machine_gets_a_share_of_what_the_weights_leave() -> None:
     assert "0.5 (kv_cache_fraction) of 1.41 GiB left (2.00 GiB available - 600.00 MiB weights)" in budget.explanation
 
 
+def test_pages_on_their_way_to_the_tiers_take_their_memory_from_the_share() -> None:
+    options = CacheOptions(kv_cache_fraction=0.5)
+    budget = plan_kv(SPEC, options, weight_bytes=600 * MIB, transfer_bytes=192 * MIB, available=2048 * MIB)
+
+    assert budget.num_tokens == 628 * MIB // (1536 * 16) * 16
+    assert "weights - 192.00 MiB for pages on their way to the tiers below)" in budget.explanation
+
+
 def test_a_stated_size_outranks_the_share() -> None:
     budget = plan_kv(SPEC, CacheOptions(kv_cache_memory="24MiB"), weight_bytes=0, available=1)
 

@@ -163,3 +163,21 @@ def test_a_request_that_waits_too_long_for_its_start_is_handed_back_with_a_time(
     assert error.retry_after_s >= 1.0
     bench.scheduler.abort(late)
     bench.run()
+
+
+@pytest.mark.parametrize("order", sorted(ORDERS))
+def test_the_smallest_of_a_tenant_does_not_overtake_one_of_it_that_is_due(order: str) -> None:
+    """The other tenant has its turn, and its request starts; so the due one is passed by and does not end the step."""
+    bench = Bench(SPEC, 10, order=order, fair_share=True, aging_s=1.0, admission="guaranteed-no-evict")
+    other = make_request("other", [1, 2], max_tokens=2, tenant="b")
+    large = make_request("large", list(range(36)), max_tokens=2, tenant="a")
+    small = make_request("small", [3, 4], max_tokens=2, tenant="a")
+    for request in (other, large, small):
+        bench.scheduler.add(request)
+    bench.clock.advance(2.0)
+    started: list[str] = []
+    while bench.scheduler.has_work:
+        scheduled = bench.step()
+        assert scheduled is not None
+        started += [entry.request.request_id for entry in scheduled.entries if entry.is_fresh]
+    assert started == ["other", "large", "small"]

@@ -48,7 +48,7 @@ def worker_over(tier: HostTier, *, pages: int = 100) -> TierWorker:
 
 def test_kv_events_name_the_tier_that_took_a_page() -> None:
     worker, events = worker_over(HostTier(1 << 20)), KVEvents(1, 16)
-    worker.on_written = events.moved
+    worker.listen(events)
     worker.offer([page_of(3)])
     worker.settle()
     worker.close()

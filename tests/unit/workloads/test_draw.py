@@ -38,6 +38,26 @@ def test_a_seed_repeats_a_load_and_another_shares_no_beginning_with_it(shape: Sh
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: type(shape).__name__)
+def test_loads_of_other_seeds_differ_in_their_tokens_only(shape: Shape) -> None:
+    """Engines that are measured with seeds of their own get the same work, in the same order."""
+
+    def form(seed: int) -> list[tuple[str, list[int], list[int]]]:
+        lanes = draw(shape, IDS, seed, 4)
+        texts = [session.turns[0].added for lane in lanes for session in lane.sessions]
+        return [
+            (
+                lane.kind,
+                [len(turn.added) for turn in session.turns],
+                [common(session.turns[0].added, text) for text in texts],
+            )
+            for lane in lanes
+            for session in lane.sessions
+        ]
+
+    assert form(1) == form(2)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: type(shape).__name__)
 def test_a_load_has_as_many_requests_as_its_record_says_and_no_longer_ones(shape: Shape) -> None:
     lanes = draw(shape, IDS, 1, 4)
     turns = [turn for lane in lanes for session in lane.sessions for turn in session.turns]
