@@ -105,10 +105,17 @@ def test_errors_become_litellms_own(litellm: Any, spoken: Spoken) -> None:
         litellm.completion(**fields(spoken, "openai/nope"))
     with pytest.raises(litellm.AuthenticationError):
         litellm.completion(**{**fields(spoken), "api_key": "wrong"})
-    with pytest.raises(litellm.BadRequestError, match="response_format is not supported"):
-        litellm.completion(**fields(spoken, response_format={"type": "json_object"}))
+    unsupported = {"type": "json_schema", "json_schema": {"name": "x", "schema": 7}}
+    with pytest.raises(litellm.BadRequestError, match="response_format: json"):
+        litellm.completion(**fields(spoken, response_format=unsupported))
     with pytest.raises(litellm.BadRequestError, match="tools is not supported"):
         litellm.completion(**fields(spoken, tools=[tool]))
+
+
+def test_structured_output_is_what_the_schema_says(litellm: Any, spoken: Spoken) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["x", "y"]}}}
+    answer = litellm.completion(**fields(spoken, response_format=wanted))
+    assert answer.choices[0].message.content in {'"x"', '"y"'}
 
 
 def test_a_model_that_knows_answers(litellm: Any, smollm2: Spoken, question: Sequence[dict[str, Any]]) -> None:
