@@ -53,6 +53,8 @@ VALUES: Mapping[str, list[Any]] = {
     "continue_final_message": [True],
     "add_generation_prompt": [False],
     "response_format": [{"type": "text"}, {"type": "json_object"}],
+    "regex": ["[a-z]{1,4}", "("],
+    "guided_json": [{"type": "integer"}, {"not": {}}],
 }
 PROMPTS = [
     "hi",

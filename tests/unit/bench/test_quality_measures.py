@@ -146,5 +146,5 @@ def test_fewer_windows_are_spread_over_the_text() -> None:
 
 def test_an_unknown_format_is_refused_by_name() -> None:
     assert some_of(WEIGHTS, "int8,auto") == ["int8", "auto"]
-    with pytest.raises(argparse.ArgumentTypeError, match="'q4' is none of auto, f32, bf16, int8, int4"):
+    with pytest.raises(argparse.ArgumentTypeError, match="'q4' is none of auto, f32, bf16, int8, int8/64, int4"):
         some_of(WEIGHTS, "int8,q4")
