@@ -12,7 +12,6 @@ import httpx
 import pytest
 
 from support.case_checks import eventually
-from support.sse import chunks, texts_by_index
 from support.tiny_server import TinyServer, tiny_server
 from trivium.server.reload import RELOADABLE
 
@@ -141,30 +140,3 @@ def test_a_bad_file_changes_nothing_and_is_named(files: Callable[..., Path]) -> 
         assert (refused.status_code, refused.json()["error"]["code"]) == (409, "config_error")
         assert any("cannot read the configuration file" in line for line in reload(server))
         server.assert_alive()
-
-
-def test_times_act_as_reloaded(files: Callable[..., Path]) -> None:
-    """An engine that is stopped gives no news: streams get comments, and in the end another engine takes over."""
-    config = files(keep_alive_s=3600, heartbeat_timeout_s=3600)
-    with tiny_server("--config", str(config), key=KEY) as server:
-        asked = {"prompt": "hello", "max_tokens": 400, "ignore_eos": True, "temperature": 0}
-        expected = server.complete(**asked).json()["choices"][0]["text"]
-        files(keep_alive_s=0.1, heartbeat_timeout_s=3600)
-        assert any("changed:" in line and "keep_alive_s" in line for line in reload(server))
-        body = {"model": "tiny", "stream": True, **asked}
-        with server.client.stream("POST", "/v1/completions", json=body) as stream:
-            lines = stream.iter_lines()
-            seen = [next(line for line in lines if line.startswith("data:"))]
-            server.engine.suspend()
-            while not seen[-1].startswith(":"):  # with the old time, none would come
-                seen.append(next(lines))
-            assert server.client.get("/health").status_code == 200
-            files(keep_alive_s=0.1, heartbeat_timeout_s=2)
-            assert any("changed:" in line and "heartbeat_timeout_s" in line for line in reload(server))
-            eventually(lambda: any("gave no sign of life for" in line for line in server.log), 20)
-            files(keep_alive_s=0.1, heartbeat_timeout_s=60)
-            reload(server)
-            seen += lines
-        text = "".join(texts_by_index(chunks("\n\n".join(line for line in seen if line.startswith("data:")))).values())
-        assert text == expected
-        assert server.client.get("/health").status_code == 200
