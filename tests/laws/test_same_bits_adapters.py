@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.drawn_adapters import drawn_adapter, native_for, reference_for, with_adapters
+from support.native import ARITHMETIC
 from support.native import two_threads as two_threads
 from support.tiny_checkpoints import hub_config
 from support.tiny_steps import Story, tiny_config, tiny_graph, tiny_spec
@@ -22,15 +23,6 @@ from trivium.runtime.native import NativeExecutor
 pytestmark = pytest.mark.skipif(native.load() is None, reason="needs the native kernels")
 
 NUM_PAGES = 200
-ARITHMETIC = (
-    ("f32", "f32"),
-    ("bf16", "bf16"),
-    ("i8_g32", "bf16"),
-    ("i8_g64 wide", "bf16"),
-    ("i4m_g32", "bf16"),
-    ("i8_c", "i8"),
-)
-"""Weight format and KV type."""
 RANKS = (1, 4, 18)
 """Of the adapters in slots 0, 1 and 2; the last one leaves half of the products alone."""
 CONFIG = tiny_config(window=5, softcap=4.0)

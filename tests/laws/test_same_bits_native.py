@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.native import native_executor, plan_of
+from support.native import ARITHMETIC, native_executor, plan_of
 from support.native import two_threads as two_threads
 from support.tiny_steps import RunningRequest, Story, random_parameters, tiny_config, tiny_graph, tiny_spec
 from trivium.kernels import native
@@ -21,15 +21,6 @@ pytestmark = pytest.mark.skipif(native.load() is None, reason="needs the native 
 
 NUM_PAGES = 640
 VARIANTS = ("plain", "window", "windowed group", "softcap")
-ARITHMETIC = (
-    ("f32", "f32"),
-    ("bf16", "bf16"),
-    ("i8_g32", "bf16"),
-    ("i8_g64 wide", "bf16"),
-    ("i4m_g32", "bf16"),
-    ("i8_c", "i8"),
-)
-"""Weight format and KV type."""
 
 
 def shape_of(variant: str) -> tuple:

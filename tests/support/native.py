@@ -31,6 +31,16 @@ KVType = Literal["f32", "bf16", "i8"]
 PAGE_LEN = 16
 LIMITS = Limits(max_num_batched_tokens=400, max_logit_rows=400)
 
+ARITHMETIC = (
+    ("f32", "f32"),
+    ("bf16", "bf16"),
+    ("i8_g32", "bf16"),
+    ("i8_g64 wide", "bf16"),
+    ("i4m_g32", "bf16"),
+    ("i8_c", "i8"),
+)
+"""Weight format and KV type of the laws that hold for each."""
+
 
 def plan_of(
     graph: Graph,

@@ -167,21 +167,12 @@ class SharedLoop:
 
     def _refused(self, loop: EngineLoop) -> Iterator[Delta]:
         """Tell requests that were refused after they had been taken in: each of their choices ends with the error."""
-        from trivium.engine.messages import Delta  # noqa: PLC0415  (start-up time)
+        from trivium.engine.output import ended_by  # noqa: PLC0415  (start-up time)
 
         for request_id, error in loop.take_refusals():
             inbox = self._inboxes.get(request_id)
             for choice in range(0 if inbox is None else inbox.num_open[request_id]):
-                yield Delta(
-                    request_id=request_id,
-                    choice=choice,
-                    first_token=0,
-                    token_ids=[],
-                    text="",
-                    finish_reason="error",
-                    error=str(error),
-                    error_code=error.code,
-                )
+                yield ended_by(error, request_id, choice)
 
     def _sweep(self) -> None:
         """Abort what was left meanwhile, unless somebody has the turn, who will then do it on leaving."""

@@ -41,18 +41,21 @@ class StructuredOutputs:
             InvalidParameterError: No field, or more than one, says what the constraint is; or one of them is of a wrong
                 type or outside its limits.
         """
-        named = [name for name in KINDS if getattr(self, name) not in (None, False)]
-        if len(named) != 1:
-            found = ", ".join(named) or "none"
+        if len(self._named) != 1:
+            found = ", ".join(self._named) or "none"
             raise _bad("structured_outputs", found, f"exactly one of {', '.join(KINDS)}")
-        _CHECKS[named[0]](getattr(self, named[0]))
-        if self.any_whitespace and named[0] not in {"json", "json_object"}:
+        _CHECKS[self.kind](getattr(self, self.kind))
+        if self.any_whitespace and self.kind not in {"json", "json_object"}:
             raise _bad("any_whitespace", True, "left out, since it is of JSON")  # noqa: FBT003
 
     @property
     def kind(self) -> str:
         """The field that says what the constraint is."""
-        return next(name for name in KINDS if getattr(self, name) not in (None, False))
+        return self._named[0]
+
+    @property
+    def _named(self) -> list[str]:
+        return [name for name in KINDS if getattr(self, name) not in (None, False)]
 
     @property
     def schema_text(self) -> str:

@@ -170,13 +170,20 @@ def accepted(answer: Answer) -> Delta:
 
 def failed(answer: Answer, error: TriviumError) -> Delta:
     """Write the last delta of an answer that ends with an error."""
+    return ended_by(
+        error, answer.user_id, answer.request.choice, first_token=answer.num_told, cached_len=_cached_len(answer)
+    )
+
+
+def ended_by(error: TriviumError, request_id: str, choice: int, *, first_token: int = 0, cached_len: int = 0) -> Delta:
+    """Write the last delta of a choice that ends with an error, whether or not it ever began."""
     return Delta(
-        request_id=answer.user_id,
-        choice=answer.request.choice,
-        first_token=answer.num_told,
+        request_id=request_id,
+        choice=choice,
+        first_token=first_token,
         token_ids=[],
         text="",
-        cached_len=_cached_len(answer),
+        cached_len=cached_len,
         finish_reason=FinishReason.ERROR.value,
         error=str(error),
         error_code=error.code,

@@ -172,9 +172,9 @@ class OutputAutomaton:
         Raises:
             InternalError: The grammar has grown beyond its limits, or the answer is under none.
         """
-        ensure(self._matcher is not None, "an answer without a grammar has no mask")
-        if self._matcher is not None:
-            self._matcher.fill(mask)
+        if self._matcher is None:
+            raise InternalError("an answer without a grammar has no mask")
+        self._matcher.fill(mask)
 
     def take(self, token_id: int) -> bool:
         """Take note of the next token before it is read; returns whether it ends the answer by itself.

@@ -71,6 +71,7 @@ from typing import Literal
 
 from trivium.cache.spec import KVSpec
 from trivium.config.model import RopeConfig
+from trivium.ir.rounding import GROUPS
 
 PLAN_VERSION = 1
 """Of this vocabulary: grows with every change of a record or of an instruction's meaning."""
@@ -83,8 +84,7 @@ RowSymbol = Literal["T", "R"]
 ProgramName = Literal["base", "adapters"]
 AttributeValue = int | float | str | None | tuple[int | float | str, ...]
 
-OPERAND_GROUP = 32
-WIDE_GROUP = 64
+OPERAND_GROUP, WIDE_GROUP = GROUPS["q8"], GROUPS["q8_wide"]
 """Values of an operand that share a scale, and what its depth is padded to: see `operand_group`."""
 
 
@@ -122,12 +122,12 @@ class Buffer:
 
 def operand_group(kind: BufferKind) -> int:
     """Return how many values of an operand share a scale, and what its depth is padded to."""
-    return WIDE_GROUP if kind == "q8_wide" else OPERAND_GROUP
+    return GROUPS.get(kind, OPERAND_GROUP)
 
 
 def is_quantized(kind: BufferKind) -> bool:
     """Whether a buffer holds whole numbers with a scale per group."""
-    return kind in {"q8", "q8_wide"}
+    return kind in GROUPS
 
 
 def row_bytes(kind: BufferKind, depth: int, sums: tuple[SumKind, ...] = ()) -> int:
