@@ -63,6 +63,14 @@ class Compiling:
         """Of those that wait."""
         return tuple(self._waiting)
 
+    def new_requests(self) -> list[str]:
+        """Return those of which nothing has been delivered by another engine."""
+        return [
+            request_id
+            for request_id, each in self._waiting.items()
+            if not any(told.token_ids or told.is_finished for told in each.message.delivered)
+        ]
+
     @property
     def compiler(self) -> GrammarCompiler:
         """What compiles."""

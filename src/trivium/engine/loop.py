@@ -471,7 +471,8 @@ class EngineLoop:
 
     def queued_requests(self) -> list[str]:
         """Return the user requests of which nothing has been computed in this engine, nor delivered by another."""
-        return [user_id for user_id in self._choices if not self._has_begun(user_id)]
+        new = self.compiling.new_requests() if self.compiling else []
+        return new + [user_id for user_id in self._choices if not self._has_begun(user_id)]
 
     def _has_begun(self, user_id: str) -> bool:
         """Return whether any choice of an open request has run, or has ended."""

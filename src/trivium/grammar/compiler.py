@@ -48,13 +48,14 @@ class CompilerStats(msgspec.Struct, frozen=True):
 
 
 class GrammarCompiler:
-    """Turns constraints into grammars; used from one thread."""
+    """Turns constraints into grammars; used from any thread."""
 
     def __init__(self, make_vocabulary: Callable[[], Vocabulary]) -> None:
         """Begin with nothing: the vocabulary is made when the first constraint comes, in the compiling thread."""
         self._make_vocabulary = make_vocabulary
         self._vocabulary: Vocabulary | None = None
         self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
         self._grammars: OrderedDict[bytes, Future[Grammar]] = OrderedDict()
         self._num_compiled = self._num_cached = self._num_failed = 0
         self._seconds = 0.0
@@ -66,16 +67,17 @@ class GrammarCompiler:
             CapacityError: Too many wait already.
         """
         key = key_of(wanted)
-        known = self._grammars.get(key)
-        if known is not None and not (known.done() and (known.cancelled() or known.exception() is not None)):
-            self._num_cached += 1
-            self._grammars.move_to_end(key)
-            return known
-        self._make_room()
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, "trivium-grammar", _step_back)
-        promise = self._grammars[key] = self._pool.submit(self._compile, wanted)
-        return promise
+        with self._lock:
+            known = self._grammars.get(key)
+            if known is not None and not (known.done() and (known.cancelled() or known.exception() is not None)):
+                self._num_cached += 1
+                self._grammars.move_to_end(key)
+                return known
+            self._make_room()
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(1, "trivium-grammar", _step_back)
+            promise = self._grammars[key] = self._pool.submit(self._compile, wanted)
+            return promise
 
     @property
     def stats(self) -> CompilerStats:

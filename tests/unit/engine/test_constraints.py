@@ -18,7 +18,7 @@ from trivium.config.sampling import SamplingParams
 from trivium.config.structured import StructuredOutputs
 from trivium.engine.compiling import Compiling
 from trivium.engine.loop import EngineLoop
-from trivium.engine.messages import Delta, Submit
+from trivium.engine.messages import Delivered, Delta, Submit
 from trivium.grammar.compiler import GrammarCompiler
 from trivium.grammar.library import Matcher, Vocabulary
 
@@ -157,6 +157,16 @@ def test_what_waits_for_its_grammar_can_be_left_and_runs_late(loop: EngineLoop, 
     assert name == "late"
     assert "deadline passed" in str(error)
     assert not loop.has_work
+
+
+def test_those_that_wait_for_grammars_are_handed_back_unless_they_had_begun(
+    loop: EngineLoop, held: HeldVocabulary
+) -> None:
+    wanted = replace(DRAWN, structured_outputs=PAIRS)
+    submit(loop, "new", wanted)
+    submit(loop, "begun", wanted, delivered=[Delivered(token_ids=[100])], was_accepted=True)
+    assert loop.queued_requests() == ["new"]
+    loop.abort(["new", "begun"])
 
 
 def test_those_that_wait_for_grammars_fill_the_queue(held: HeldVocabulary) -> None:

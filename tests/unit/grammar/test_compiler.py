@@ -110,6 +110,25 @@ def test_too_many_that_wait_are_refused(monkeypatch: pytest.MonkeyPatch) -> None
     own.close()
 
 
+def test_any_thread_may_ask(monkeypatch: pytest.MonkeyPatch, compiler: GrammarCompiler) -> None:
+    """Callers of an `LLM` check their requests in threads of their own, while the loop has others compiled."""
+    monkeypatch.setattr(compiler_module, "MAX_KEPT", 4)
+    wanted = [regex(f"a{{{count}}}") for count in range(1, 13)]
+    results: list[Grammar] = []
+
+    def ask(offset: int) -> None:
+        results.extend(compiler.submit(wanted[(idx * 5 + offset) % len(wanted)]).result() for idx in range(60))
+
+    threads = [threading.Thread(target=ask, args=(offset,)) for offset in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 6 * 60
+    stats = compiler.stats
+    assert stats.compiled_total + stats.cached_total == len(results)
+
+
 def test_keys_tell_constraints_apart() -> None:
     distinct = [regex("a"), regex("b"), StructuredOutputs(grammar="a"), StructuredOutputs(choice=("a",))]
     distinct += [
