@@ -57,7 +57,7 @@ def run(automaton: OutputAutomaton, ids: list[int]) -> Story:
         texts.append(last.text)
         if last.finish is not None:
             break
-    texts.append(automaton.finish(FinishReason.LENGTH))
+    texts.append(automaton.finish(FinishReason.LENGTH).text)
     return Story(texts, last, automaton.num_tokens)
 
 

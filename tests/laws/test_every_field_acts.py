@@ -14,6 +14,7 @@ import pytest
 from support.tiny_engine import tiny_model
 from trivium.api import LLM, RequestOutput
 from trivium.base.errors import RequestError
+from trivium.config.chat_output import ChatOutput
 from trivium.config.retention import RangeRetention, Retention
 from trivium.config.sampling import SamplingParams
 from trivium.config.structured import StructuredOutputs
@@ -78,6 +79,7 @@ ROWS: dict[str, Row | Refused] = {
     "cache_retention": Refused((RangeRetention(priority=90),)),
     "cache_retention_decode": Refused(Retention(priority=90)),
     "structured_outputs": Row(None, StructuredOutputs(regex="[0-9]+"), DRAWN),
+    "chat_output": Row(None, ChatOutput(), DRAWN),
     "logprobs_mode": Row("raw", "processed", {**DRAWN, "temperature": 0.5, "logprobs": 1}),
 }
 

@@ -167,7 +167,7 @@ def answer_alone(spec: KVSpec, prompt: Sequence[int], params: SamplingParams, ch
         told.stop_reason = progress.stop_reason
         if told.finish is None and len(tokens) >= end_len:
             told.finish = FinishReason.LENGTH.value
-            told.text += automaton.finish(FinishReason.LENGTH)
+            told.text += automaton.finish(FinishReason.LENGTH).text
     return told
 
 

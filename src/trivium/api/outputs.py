@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from trivium.grammar.parts import join_parts
+
 if TYPE_CHECKING:
     from trivium.config.sampling import SamplingParams
     from trivium.engine.messages import Delta
+    from trivium.grammar.parts import OutputPart
     from trivium.sampling.batch import TokenLogprobs
 
 
@@ -18,6 +21,8 @@ class CompletionOutput:
     index: int
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
+    parts: list[OutputPart] | None = None
+    """Its reasoning, content and calls, with `chat_output`; neighbours of one kind are joined."""
     logprobs: list[TokenLogprobs] | None = None
     """One entry per token, when asked for."""
     cumulative_logprob: float | None = None
@@ -71,6 +76,8 @@ class Answers:
         answer = self.output.outputs[news.choice]
         answer.text += news.text
         answer.token_ids.extend(news.token_ids)
+        if news.parts is not None:
+            answer.parts = join_parts([*(answer.parts or ()), *news.parts])
         if news.logprobs is not None and answer.logprobs is not None:
             answer.logprobs.extend(news.logprobs)
         if news.prompt_logprobs is not None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from trivium.base.errors import InvalidParameterError
+from trivium.config.chat_output import ChatOutput
 from trivium.config.record import ADVANCED
 from trivium.config.retention import MAX_RANGES, RangeRetention, Retention
 from trivium.config.structured import StructuredOutputs
@@ -84,6 +85,8 @@ class SamplingParams:
     structured_outputs: StructuredOutputs | None = None
     """What the text of the answer may be: JSON of a schema or any JSON object, what a regular expression matches, one
     of several texts, or a sentence of a grammar."""
+    chat_output: ChatOutput | None = None
+    """How the text is split into reasoning, content and tool calls, and which calls there must be."""
     logprobs_mode: LogprobsMode | None = field(default=None, metadata=ADVANCED)
     """`raw` reports the model's own distribution, `processed` the one drawn from; `None` takes the server's. Needs
     `logprobs` or `prompt_logprobs`."""
@@ -120,7 +123,7 @@ class SamplingParams:
         if self.logprobs_mode not in (None, "raw", "processed"):  # a tuple, since it may be unhashable
             raise _bad("logprobs_mode", self.logprobs_mode, "'raw' or 'processed'")
         self._validate_retention()
-        self._validate_structured_outputs()
+        self._validate_output()
         self._validate_combinations()
         self._validate_texts()
         self._validate_ids(vocab_size)
@@ -139,13 +142,14 @@ class SamplingParams:
                 raise _bad("cache_retention_decode", decode, "a Retention")
             decode.validate("cache_retention_decode")
 
-    def _validate_structured_outputs(self) -> None:
-        wanted: Any = self.structured_outputs
-        if wanted is None:
-            return
-        if not isinstance(wanted, StructuredOutputs):
-            raise _bad("structured_outputs", wanted, "a StructuredOutputs")
-        wanted.validate()
+    def _validate_output(self) -> None:
+        for name, kind in (("structured_outputs", StructuredOutputs), ("chat_output", ChatOutput)):
+            wanted: Any = getattr(self, name)
+            if wanted is None:
+                continue
+            if not isinstance(wanted, kind):
+                raise _bad(name, wanted, f"a {kind.__name__}")
+            wanted.validate()
 
     def _validate_combinations(self) -> None:
         if not self.spaces_between_special_tokens:

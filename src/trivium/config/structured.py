@@ -74,12 +74,29 @@ def _check_json(value: Any) -> None:
             schema = json_library.loads(value)
         except (ValueError, RecursionError) as error:
             raise _bad("json", _short(value), f"a JSON Schema ({error})") from None
+    check_schema("json", schema)
+
+
+def check_schema(name: str, schema: Any, *, param: str | None = None) -> None:
+    """Check the kind, depth and size of a JSON Schema; what it means is checked where it is compiled.
+
+    Args:
+        name: What it is called in a message.
+        schema: The document.
+        param: Field of the request that it came in, if it isn't called the same.
+
+    Raises:
+        InvalidParameterError: It is no object and no truth value, or too deep or too long.
+    """
     if not isinstance(schema, (Mapping, bool)):
-        raise _bad("json", _short(value), "a JSON Schema, which is an object, true or false")
+        raise _bad(name, _short(schema), "a JSON Schema, which is an object, true or false", param)
     if _depth_of(schema) > MAX_DEPTH:
-        raise _bad("json", "a schema nested more deeply", f"nested at most {MAX_DEPTH} deep")
-    if not isinstance(value, str):
-        _check_text("json", json_library.dumps(schema))
+        raise _bad(name, "a schema nested more deeply", f"nested at most {MAX_DEPTH} deep", param)
+    try:
+        text = json_library.dumps(schema)
+    except (TypeError, ValueError) as error:
+        raise _bad(name, _short(schema), f"a JSON Schema ({error})", param) from None
+    _check_text(name, text, param)
 
 
 def _depth_of(value: Any) -> int:
@@ -106,12 +123,12 @@ def _check_choice(value: Any) -> None:
         raise _bad("choice", f"a text of {longest} bytes", f"at most {MAX_CHOICE_BYTES} bytes each")
 
 
-def _check_text(name: str, value: Any) -> None:
+def _check_text(name: str, value: Any, param: str | None = None) -> None:
     if not isinstance(value, str) or not value.strip():
-        raise _bad(name, _short(value), "a text that is not empty")
+        raise _bad(name, _short(value), "a text that is not empty", param)
     size = len(value.encode("utf-8", "replace"))
     if size > MAX_BYTES:
-        raise _bad(name, f"a text of {size} bytes", f"at most {MAX_BYTES} bytes")
+        raise _bad(name, f"a text of {size} bytes", f"at most {MAX_BYTES} bytes", param)
 
 
 def _check_flag(name: str, value: Any) -> None:
@@ -133,5 +150,5 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."  # noqa: PLR2004
 
 
-def _bad(name: str, value: Any, limit: str) -> InvalidParameterError:
-    return InvalidParameterError(f"{name} is {value!r}; it must be {limit}", param=name)
+def _bad(name: str, value: Any, limit: str, param: str | None = None) -> InvalidParameterError:
+    return InvalidParameterError(f"{name} is {value!r}; it must be {limit}", param=param or name)

@@ -15,6 +15,7 @@ from trivium.base.errors import InvalidParameterError, PromptTooLongError, Unsup
 from trivium.base.ids import RequestId, TokenId
 from trivium.cache.retain import RetentionPlan
 from trivium.grammar.automaton import OutputAutomaton
+from trivium.grammar.parts import PartReader
 from trivium.grammar.stops import StopTexts
 from trivium.sampling.batch import SampleRow
 from trivium.schedule.request import Request
@@ -109,6 +110,7 @@ def admit(
     filled = replace(params, seed=params.seed or 0, logprobs_mode=params.logprobs_mode or limits.logprobs_mode)
     bad_word_ids = tuple(tuple(map(TokenId, ids)) for word in params.bad_words for ids in limits.bad_word_ids(word))
     stops = StopTexts(params.stop)
+    reader = None if params.chat_output is None else PartReader(params.chat_output)
     namespace = limits.namespace_of(
         cache_salt=message.cache_salt, limit_len=limit_len, weight_generation=message.weight_generation
     )
@@ -136,7 +138,7 @@ def admit(
             tokens=[TokenId(token) for token in message.prompt_ids],
         )
         matcher = None if grammar is None else grammar.start()
-        automaton = OutputAutomaton(tokenizer, own, end_ids, stops=stops, matcher=matcher)
+        automaton = OutputAutomaton(tokenizer, own, end_ids, stops=stops, matcher=matcher, part_reader=reader)
         answer = _answer(message, request, automaton, bad_word_ids)
         if told is not None:
             _continue(answer, told)

@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from trivium.config.sampling import SamplingParams
+from trivium.grammar.parts import OutputPart
 from trivium.sampling.batch import TokenLogprobs
 from trivium.schedule.timeline import Timeline, WaitReason
 
@@ -84,6 +85,9 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False
     token_ids: list[int]
     text: str
     """Text that became certain with these tokens; never the beginning of a stop string, never half a character."""
+    parts: list[OutputPart] | None = None
+    """What of the text's reasoning, content and calls became certain, where `chat_output` asks for it. Joined over the
+    deltas of an answer they are the same however it is cut into deltas."""
     logprobs: list[TokenLogprobs] | None = None
     """One entry per token of `token_ids`, when asked for."""
     prompt_logprobs: list[TokenLogprobs | None] | None = None

@@ -122,21 +122,20 @@ def read_entry(entry: Entry, answer: Answer, rows: Sequence[SampleRow], sampled:
         answer.cumulative_logprob += float(sampled.chosen_logprobs[row])
     logprobs, token, index = sampled.logprobs[row], request.tokens[-1], answer.num_told
     progress = answer.automaton.advance(token)
-    text, finish = progress.text, progress.finish
-    if finish is None and request.finish_reason is not None:
-        finish = request.finish_reason
-        text += answer.automaton.finish(finish)
+    if progress.finish is None and request.finish_reason is not None:
+        progress = progress.followed_by(answer.automaton.finish(request.finish_reason))
     answer.num_told = index + 1
     return Delta(
         request_id=answer.user_id,
         choice=request.choice,
         first_token=index,
         token_ids=[token],
-        text=text,
+        text=progress.text,
+        parts=progress.parts,
         logprobs=None if logprobs is None else [logprobs],
         prompt_logprobs=None if answer.is_prompt_reported else _take_prompt_logprobs(answer),
         cached_len=_cached_len(answer),
-        finish_reason=None if finish is None else finish.value,
+        finish_reason=None if progress.finish is None else progress.finish.value,
         stop_reason=progress.stop_reason,
         cumulative_logprob=answer.cumulative_logprob,
     )

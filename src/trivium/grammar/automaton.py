@@ -29,6 +29,7 @@ import msgspec
 
 from trivium.base.errors import InternalError, ensure
 from trivium.base.ids import FinishReason, TokenId
+from trivium.grammar.parts import OutputPart
 from trivium.grammar.stops import START, StopTexts
 from trivium.tokens.detokenizer import Detokenizer, DetokenizerState
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from trivium.config.sampling import SamplingParams
     from trivium.grammar.library import Matcher
+    from trivium.grammar.parts import PartReader, PartsState
     from trivium.tokens.tokenizer import Tokenizer
 
 MAX_ROLL_BACK = 256
@@ -55,6 +57,13 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
     """Set when this token ended the answer."""
     stop_reason: int | str | None = None
     """The stop token or stop text that did; `None` for the model's own end tokens."""
+    parts: list[OutputPart] | None = None
+    """What the text means, where that is asked for."""
+
+    def followed_by(self, end: Progress) -> Progress:
+        """Return both as one, where an answer ended behind a token."""
+        parts = None if self.parts is None else [*self.parts, *(end.parts or ())]
+        return Progress(self.text + end.text, end.finish, end.stop_reason, parts)
 
 
 class Reading(NamedTuple):
@@ -65,6 +74,8 @@ class Reading(NamedTuple):
     held: str
     """Text that is certain but may begin a stop text."""
     finish: FinishReason | None
+    parts: PartsState | None = None
+    """Where the reader of parts stands, if there is one."""
 
 
 class AutomatonState(NamedTuple):
@@ -92,6 +103,7 @@ class OutputAutomaton:
         "_num_matched",
         "_num_tokens",
         "_params",
+        "_part_reader",
         "_past",
         "_reading",
         "_stop_ids",
@@ -108,6 +120,7 @@ class OutputAutomaton:
         stops: StopTexts | None = None,
         continues: bool = True,
         matcher: Matcher | None = None,
+        part_reader: PartReader | None = None,
     ) -> None:
         """Start before the first output token.
 
@@ -118,6 +131,7 @@ class OutputAutomaton:
             stops: The machine for `params.stop`, which the choices of a request share.
             continues: The answer continues a prompt, so a leading space belongs to it.
             matcher: At the beginning of the grammar that the answer is under, if it is under one.
+            part_reader: Says what of the text is reasoning, content or a call, if that is asked for.
 
         Raises:
             InvalidParameterError: The stop texts are too long altogether.
@@ -134,7 +148,9 @@ class OutputAutomaton:
         self._num_matched = 0
         """Tokens that the matcher has read: those that have been taken, but for an end token."""
         self._num_tokens = 0
-        self._reading = Reading(self._detokenizer.state, START, "", None)
+        self._part_reader = part_reader
+        parts = None if part_reader is None else part_reader.start
+        self._reading = Reading(self._detokenizer.state, START, "", None, parts)
         self._past: deque[Reading] = deque(maxlen=MAX_ROLL_BACK)
         """What was in mind before each of the last tokens."""
 
@@ -204,6 +220,11 @@ class OutputAutomaton:
         can_end = self._num_tokens >= self._min_tokens
         self._past.append(reading)
         self._num_tokens += 1
+        progress = self._read(token_id, can_end=can_end)
+        return progress if self._part_reader is None else self._with_parts(progress, self._part_reader)
+
+    def _read(self, token_id: int, *, can_end: bool) -> Progress:
+        reading = self._reading
         if can_end and token_id in self._end_ids:
             return self._end_at_token(token_id)
         added = self._detokenizer.push(token_id)
@@ -225,17 +246,17 @@ class OutputAutomaton:
             texts.append(self.advance(token_id).text)
         return "".join(texts)
 
-    def finish(self, reason: FinishReason) -> str:
-        """End the answer for a reason that is not a token's (length, abort) and return the text held back.
+    def finish(self, reason: FinishReason) -> Progress:
+        """End the answer for a reason that is not a token's (length, abort) and return what was held back.
 
         The U+FFFD of a character that was cut off by the end is not searched for stop texts. Does nothing, and
         returns nothing, when the answer has ended already.
         """
         if self._reading.finish is not None:
-            return ""
-        rest = self._reading.held + self._detokenizer.finish()
+            return Progress("")
+        progress = Progress(self._reading.held + self._detokenizer.finish(), reason)
         self._settle(START, "", reason)
-        return rest
+        return progress if self._part_reader is None else self._with_parts(progress, self._part_reader)
 
     def snapshot(self) -> AutomatonState:
         """Return the present moment, for `restore`."""
@@ -272,7 +293,14 @@ class OutputAutomaton:
     def fork(self) -> OutputAutomaton:
         """Return an automaton at the same moment that goes on independently; it can't roll back beyond it."""
         matcher = None if self._matcher is None else self._matcher.fork()
-        twin = OutputAutomaton(self._tokenizer, self._params, self._end_ids, stops=self._stops, matcher=matcher)
+        twin = OutputAutomaton(
+            self._tokenizer,
+            self._params,
+            self._end_ids,
+            stops=self._stops,
+            matcher=matcher,
+            part_reader=self._part_reader,
+        )
         twin._return_to(self.snapshot())
         twin._num_matched = self._num_matched
         return twin
@@ -296,7 +324,7 @@ class OutputAutomaton:
                    |...........|               the stop text; it begins in held or in added
             |......|                           given out (with the stop text when it is included)
         """
-        _, stop_state, held, _ = self._reading
+        _, stop_state, held, _, _ = self._reading
         text = held + added
         for end, letter in enumerate(added, start=len(held) + 1):
             stop_state = self._stops.step(stop_state, letter)
@@ -310,7 +338,17 @@ class OutputAutomaton:
         return Progress(text[:certain])
 
     def _settle(self, stop_state: int, held: str, finish: FinishReason | None) -> None:
-        self._reading = Reading(self._detokenizer.state, stop_state, held, finish)
+        self._reading = Reading(self._detokenizer.state, stop_state, held, finish, self._reading.parts)
+
+    def _with_parts(self, progress: Progress, reader: PartReader) -> Progress:
+        """Say what the text means that has become certain."""
+        before = self._reading.parts
+        state, parts = reader.read(reader.start if before is None else before, progress.text)
+        if progress.finish is not None:
+            parts.extend(reader.finish(state))
+        if state is not before:
+            self._reading = self._reading._replace(parts=state)
+        return msgspec.structs.replace(progress, parts=parts)
 
     def _match_back_to(self, num_tokens: int) -> None:
         if self._matcher is not None and self._num_matched > num_tokens:

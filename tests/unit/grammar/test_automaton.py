@@ -44,8 +44,8 @@ def test_a_stop_that_never_becomes_whole_is_given_out_at_the_end() -> None:
     reader = automaton(stop=("xyz\u0007",))
     given_out = "".join(p.text for p in run(reader, list(ALPHABET.encode())))
     assert given_out == ALPHABET[:-3]
-    assert reader.finish(FinishReason.LENGTH) == "xyz"
-    assert reader.finish(FinishReason.LENGTH) == ""
+    assert reader.finish(FinishReason.LENGTH).text == "xyz"
+    assert reader.finish(FinishReason.LENGTH).text == ""
 
 
 def test_text_behind_a_stop_inside_one_token_is_dropped_and_the_token_counts() -> None:
@@ -110,7 +110,7 @@ def test_which_token_would_end_the_answer_is_known_before_it_is_read() -> None:
 def test_a_character_cut_by_the_end_becomes_one_replacement_character() -> None:
     reader = automaton()
     assert [p.text for p in run(reader, list("日".encode()[:2]))] == ["", ""]
-    assert reader.finish(FinishReason.LENGTH) == "\ufffd"
+    assert reader.finish(FinishReason.LENGTH).text == "\ufffd"
 
 
 def test_a_character_cut_by_an_end_token_becomes_one_replacement_character() -> None:
