@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from trivium.grammar.parts import join_parts
-
 if TYPE_CHECKING:
     from trivium.config.sampling import SamplingParams
     from trivium.engine.messages import Delta
@@ -77,7 +75,9 @@ class Answers:
         answer.text += news.text
         answer.token_ids.extend(news.token_ids)
         if news.parts is not None:
-            answer.parts = join_parts([*(answer.parts or ()), *news.parts])
+            answer.parts = answer.parts or []
+            for part in news.parts:
+                part.append_to(answer.parts)
         if news.logprobs is not None and answer.logprobs is not None:
             answer.logprobs.extend(news.logprobs)
         if news.prompt_logprobs is not None:

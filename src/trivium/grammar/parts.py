@@ -21,6 +21,14 @@ class OutputPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
     call: int = 0
     """Index of the call among those of the answer."""
 
+    def append_to(self, parts: list[OutputPart]) -> None:
+        """Append to parts, joined with the last one where both are pieces of one."""
+        last = parts[-1] if parts else None
+        if last is not None and (last.kind, last.call) == (self.kind, self.call):
+            parts[-1] = OutputPart(self.kind, last.text + self.text, self.call)
+        else:
+            parts.append(self)
+
 
 class PartsState(NamedTuple):
     """Where a reader stands; immutable."""
@@ -47,9 +55,5 @@ def join_parts(parts: Iterable[OutputPart]) -> list[OutputPart]:
     """Return the same parts with neighbours joined that are pieces of one."""
     joined: list[OutputPart] = []
     for part in parts:
-        last = joined[-1] if joined else None
-        if last is not None and (last.kind, last.call) == (part.kind, part.call):
-            joined[-1] = OutputPart(part.kind, last.text + part.text, part.call)
-        else:
-            joined.append(part)
+        part.append_to(joined)
     return joined
