@@ -39,6 +39,9 @@ CONSTRAINTS = (
     StructuredOutputs(regex="[a-d]{2,30}"),
     StructuredOutputs(json={"type": "array", "items": {"enum": [1, "x", None]}}),
     StructuredOutputs(choice=("ab", "abba")),
+    StructuredOutputs(
+        structural_tag={"structures": [{"begin": "b(", "schema": {"enum": [1, 23]}, "end": ")"}], "triggers": ["b"]}
+    ),
 )
 
 params = st.builds(

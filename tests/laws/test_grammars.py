@@ -33,6 +33,11 @@ GRAMMARS = {
         }
     },
     "lark": {"grammar": 'start: a*\na: "hello" | "w" a "w"'},
+    "tag": {
+        "structural_tag": {
+            "structures": [{"begin": "w(", "schema": {"enum": ["he", 12, None]}, "end": ")"}], "triggers": ["w"]
+        }
+    },
     "gbnf": {"grammar": 'root ::= "he" x+\nx ::= [0-9] | "(" x ")"'},
 }  # fmt: skip
 names = st.sampled_from(sorted(GRAMMARS))
@@ -102,6 +107,8 @@ def test_whole_sentences_are_what_was_asked_for(name: str, seed: int) -> None:
         assert re.fullmatch(fields["regex"], text)
     elif "choice" in fields:
         assert text in fields["choice"]
+    elif "structural_tag" in fields:
+        assert all(re.match(r'\(("he"|12|null)\)', after) for after in text.split("w")[1:])
     elif "json" in fields:
         value = json.loads(text)
         assert not re.search(r"\s", re.sub(r'"(\\.|[^"\\])*"', '""', text)), "no space outside texts"

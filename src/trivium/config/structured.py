@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from trivium.base.errors import InvalidParameterError
+from trivium.config.structural_tag import format_of
 
 MAX_BYTES = 1 << 18
 """Most bytes of a schema, grammar or regular expression."""
@@ -31,6 +32,8 @@ class StructuredOutputs:
     """Texts of which the answer is one."""
     grammar: str | None = None
     """Context-free grammar in Lark's or llama.cpp's (GBNF) notation; the answer is a sentence of `start` or `root`."""
+    structural_tag: str | Mapping[str, Any] | None = None
+    """Free text with constrained spans, as vLLM and SGLang spell it: a structural tag, or its text."""
     any_whitespace: bool = False
     """Whether JSON may have spaces and line breaks between its parts, instead of none."""
 
@@ -99,6 +102,19 @@ def check_schema(name: str, schema: Any, *, param: str | None = None) -> None:
     _check_text(name, text, param)
 
 
+def _check_structural_tag(value: Any) -> None:
+    if isinstance(value, str):
+        _check_text("structural_tag", value)
+    elif not isinstance(value, Mapping):
+        raise _bad("structural_tag", _short(value), "a structural tag, which is an object, or its text")
+    if _depth_of(value) > MAX_DEPTH:
+        raise _bad("structural_tag", "nested more deeply", f"nested at most {MAX_DEPTH} deep")
+    root = format_of(value)
+    if _depth_of(root) > MAX_DEPTH:
+        raise _bad("structural_tag", "nested more deeply", f"nested at most {MAX_DEPTH} deep")
+    _check_text("structural_tag", json_library.dumps(root))
+
+
 def _depth_of(value: Any) -> int:
     """Return how deeply a document is nested, without recursion; a little more than `MAX_DEPTH` at most."""
     depth, level = 0, [value]
@@ -142,6 +158,7 @@ _CHECKS: Mapping[str, Any] = {
     "regex": lambda value: _check_text("regex", value),
     "choice": _check_choice,
     "grammar": lambda value: _check_text("grammar", value),
+    "structural_tag": _check_structural_tag,
 }
 
 

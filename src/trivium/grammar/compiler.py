@@ -34,6 +34,8 @@ MAX_KEPT = 256
 MAX_WAITING = 256
 """Constraints that may wait to be compiled."""
 _NICE = 10
+_STACK_BYTES = 256 << 20
+"""Of the thread that compiles: the library goes as deep as a chain of references does, some 10 KB for each."""
 
 
 class CompilerStats(msgspec.Struct, frozen=True):
@@ -75,7 +77,7 @@ class GrammarCompiler:
                 return known
             self._make_room()
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(1, "trivium-grammar", _step_back)
+                self._pool = deep_pool()
             promise = self._grammars[key] = self._pool.submit(self._compile, wanted)
             return promise
 
@@ -118,6 +120,17 @@ class GrammarCompiler:
 def key_of(wanted: StructuredOutputs) -> bytes:
     """Return what constraints share exactly when they are equal."""
     return hashlib.blake2b(msgspec.json.encode(wanted), digest_size=16).digest()
+
+
+def deep_pool() -> ThreadPoolExecutor:
+    """Return a thread that any constraint within the limits can be compiled in without an overflow of its stack."""
+    before = threading.stack_size(_STACK_BYTES)
+    try:
+        pool = ThreadPoolExecutor(1, "trivium-grammar", _step_back)
+        pool.submit(int)  # a pool starts its thread when it gets work
+    finally:
+        threading.stack_size(before)
+    return pool
 
 
 def _step_back() -> None:

@@ -14,7 +14,7 @@ Source: github.com/guidance-ai/llguidance (MIT); Earley's parser over derivative
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import llguidance
@@ -22,7 +22,10 @@ import numpy as np
 from llguidance import gbnf_to_lark
 
 from trivium.base.errors import InternalError, InvalidParameterError, ensure
+from trivium.config.structural_tag import format_of
 from trivium.config.structured import StructuredOutputs
+from trivium.grammar.schemas import library_schema
+from trivium.grammar.structural_tags import TagGrammar
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -31,7 +34,11 @@ if TYPE_CHECKING:
 
     from trivium.tokens.tokenizer import Tokenizer
 
-ANY_OBJECT = '{"type":"object"}'
+ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+MAX_WHITESPACE = 32
+"""Most spaces and line breaks between two parts of JSON, where it may have any."""
+MAX_GBNF_RULES = 1000
+"""What turns llama.cpp's notation into Lark's takes a time that grows with their square; this many take 0.1 s."""
 
 # Bounds on what one constraint may cost, in the library's units; times are its authors'.
 _LEXER_FUEL = 1_000_000
@@ -92,14 +99,18 @@ class Vocabulary:
         """Turn a constraint into a grammar; other threads run meanwhile.
 
         Raises:
-            InvalidParameterError: It is not well-formed, asks for what cannot be enforced, or is too large; the message
-                has the library's reason.
+            InvalidParameterError: It is not well-formed, asks for what cannot be enforced, is too large, or no text
+                satisfies it; the message has the library's reason.
         """
         matcher = llguidance.LLMatcher(self._inner, source_of(wanted), log_level=0, limits=self._limits)
         if matcher.is_error():
-            reason = matcher.get_error().strip()
-            raise InvalidParameterError(f"{wanted.kind} cannot be enforced: {reason}", param=wanted.kind)
-        return Grammar(matcher, self.mask_words)
+            raise refusal_of(wanted, plain_reason(matcher.get_error()))
+        grammar = Grammar(matcher, self.mask_words)
+        try:
+            grammar.start().fill(np.empty(self.mask_words, np.uint32))
+        except InternalError as error:
+            raise refusal_of(wanted, str(error)) from None
+        return grammar
 
 
 class Grammar:
@@ -158,7 +169,7 @@ class Matcher:
         )
         self._inner.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         if self._inner.is_error():
-            raise InternalError(f"the grammar went beyond its limits: {self._inner.get_error()}")
+            raise InternalError(_why_no_mask(self._inner))
 
     def forced(self) -> list[int]:
         """Return the tokens that must come next, as far as they are known; drawing them would change nothing."""
@@ -178,31 +189,78 @@ class Matcher:
         return Matcher(self._inner.deep_copy(), self._mask_words)
 
 
+def _why_no_mask(inner: Any) -> str:
+    first_line = inner.get_error().strip().partition("\n")[0]
+    if first_line.startswith("NoExtension"):
+        return "no text goes on from here, and none may end"
+    return f"the grammar went beyond its limits: {first_line}"
+
+
 def source_of(wanted: StructuredOutputs) -> str:
     """Return a constraint in the library's own notation.
 
     Raises:
-        InvalidParameterError: A grammar in llama.cpp's notation cannot be read.
+        InvalidParameterError: A schema asks for what cannot be enforced, or a grammar in llama.cpp's notation cannot
+            be read.
     """
-    from_schema = llguidance.LLMatcher.grammar_from_json_schema
     match wanted.kind:
         case "json":
-            return str(from_schema(wanted.schema_text, overrides={"whitespace_flexible": wanted.any_whitespace}))
+            return schema_source(json.loads(wanted.schema_text), any_whitespace=wanted.any_whitespace)
         case "json_object":
-            return str(from_schema(ANY_OBJECT, overrides={"whitespace_flexible": wanted.any_whitespace}))
+            return schema_source(ANY_OBJECT, any_whitespace=wanted.any_whitespace)
         case "regex":
             return str(llguidance.LLMatcher.grammar_from_regex(wanted.regex or ""))
         case "choice":
             return "start: " + " | ".join(json.dumps(each) for each in wanted.choice or ())
+        case "structural_tag":
+            builder = TagGrammar(_inline_schema, _lark_text_of)
+            return builder.build(format_of(wanted.structural_tag))
         case _:
-            return _lark_of(wanted.grammar or "")
+            return str(llguidance.LLMatcher.grammar_from_lark(_lark_text_of(wanted.grammar or "")))
 
 
-def _lark_of(text: str) -> str:
-    """Return a grammar in Lark's notation; llama.cpp's is known by its `::=`."""
-    if "::=" not in text:
-        return str(llguidance.LLMatcher.grammar_from_lark(text))
+def schema_source(schema: Any, *, any_whitespace: bool) -> str:
+    """Return a schema in the library's own notation.
+
+    Raises:
+        InvalidParameterError: It asks for what cannot be enforced.
+    """
     try:
-        return str(llguidance.LLMatcher.grammar_from_lark(gbnf_to_lark.any_to_lark(text)))
+        text = json.dumps(library_schema(schema), allow_nan=False)
+        return str(llguidance.LLMatcher.grammar_from_json_schema(text, overrides=json_options(any_whitespace)))
+    except ValueError as error:  # half a character, or a number that JSON does not have
+        raise InvalidParameterError(f"json cannot be enforced: {error}", param="json") from None
+
+
+def json_options(any_whitespace: bool) -> dict[str, Any]:  # noqa: FBT001  (a field's value)
+    """Return how the library is to write JSON."""
+    pattern = rf"[ \t\n\r]{{1,{MAX_WHITESPACE}}}"
+    return {"whitespace_flexible": any_whitespace, "whitespace_pattern": pattern if any_whitespace else None}
+
+
+def refusal_of(wanted: StructuredOutputs, reason: str) -> InvalidParameterError:
+    """Return the error for a constraint that cannot be enforced."""
+    return InvalidParameterError(f"{wanted.kind} cannot be enforced: {reason}", param=wanted.kind)
+
+
+def plain_reason(message: str) -> str:
+    """Return the library's reason without where it was then and what its own options could do."""
+    reason = message.partition("while processing json-schema")[0].partition(". Enable '")[0]
+    return " ".join(reason.split())
+
+
+def _lark_text_of(text: str) -> str:
+    """Return a grammar in Lark's notation; llama.cpp's is known by its `::=`."""
+    if (num_rules := text.count("::=")) > MAX_GBNF_RULES:
+        raise InvalidParameterError(f"grammar has {num_rules} rules; at most {MAX_GBNF_RULES} in GBNF", param="grammar")
+    if not num_rules:
+        return text
+    try:
+        return str(gbnf_to_lark.any_to_lark(text))
     except Exception as error:  # the library's reader of GBNF raises whatever it meets
         raise InvalidParameterError(f"grammar is no GBNF: {error}", param="grammar") from None
+
+
+def _inline_schema(schema: Any) -> str:
+    """Return a schema as it stands within a grammar."""
+    return json.dumps({**library_schema(schema), "x-guidance": json_options(any_whitespace=False)}, allow_nan=False)

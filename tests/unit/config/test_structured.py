@@ -29,6 +29,7 @@ def nested(depth: int) -> dict[str, Any]:
         {"regex": "[a-z]+"},
         {"choice": ("yes", "no")},
         {"grammar": 'start: "a"'},
+        {"structural_tag": {"format": {"type": "any_text"}}},
         {"json": nested(MAX_DEPTH)},
     ],
 )

@@ -1,0 +1,274 @@
+"""A JSON Schema as the library is given it: refused by its place, or without what asks for nothing.
+
+::
+
+    schema of the request ─ plan_schema ─► schema for the library ─► grammar
+                                └─► problems: pointer and reason of each
+
+The library refuses most of what it cannot enforce, without a place, and passes over some of it: options of its own that
+a schema may hold, days that do not exist, names that a document gives twice. What comes out of here means the same as
+what went in, or less where no grammar can say it exactly (`INTEGER_FORMATS`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from trivium.base.errors import InvalidParameterError
+from trivium.grammar.keywords import (
+    BOUNDS,
+    COUNTS,
+    EXACT_INTEGER,
+    FORMAT_PATTERNS,
+    HINT_FORMATS,
+    IDLE,
+    IN_PLACE,
+    INTEGER_FORMATS,
+    KEYWORDS,
+    LIBRARY_FORMATS,
+)
+
+_MAX_TOLD = 5
+"""Problems that an error tells."""
+_MAX_ROUNDS = 100
+_LIBRARY_OPTIONS = "x-guidance"
+"""A key by which a schema would change what the library enforces."""
+
+
+class Problem(NamedTuple):
+    """Something in a schema that cannot be enforced."""
+
+    pointer: str
+    """Where: a JSON pointer, as the fragment of a URI (RFC 6901, section 6)."""
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.pointer}: {self.reason}"
+
+
+@dataclass(slots=True)
+class SchemaPlan:
+    """What was found out about a schema."""
+
+    schema: dict[str, Any]
+    """What the library is given; meaningful where there are no problems."""
+    problems: list[Problem] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    """Pointers of keywords that mean nothing in any draft; they are passed over."""
+    places: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Every schema in it, as it will be given, by pointer."""
+
+
+def library_schema(schema: Any) -> dict[str, Any]:
+    """Return the schema to give to the library.
+
+    Raises:
+        InvalidParameterError: Something in it cannot be enforced; the message has pointers and reasons.
+    """
+    plan = plan_schema(schema)
+    if plan.problems:
+        told = "; ".join(map(str, plan.problems[:_MAX_TOLD]))
+        more = len(plan.problems) - _MAX_TOLD
+        rest = f"; and {more} more" if more > 0 else ""
+        raise InvalidParameterError(f"json cannot be enforced: {told}{rest}", param="json")
+    return plan.schema
+
+
+def plan_schema(schema: Any) -> SchemaPlan:
+    """Look at every schema within a schema, whose depth is bounded."""
+    plan = SchemaPlan({})
+    if schema is False:
+        plan.problems.append(Problem("#", "no document satisfies the schema false"))
+    if not isinstance(schema, Mapping):
+        return plan
+    if "draft-03" in str(schema.get("$schema")):
+        plan.problems.append(Problem("#/$schema", "draft 3 is not supported; drafts 4 to 2020-12 are"))
+    plan.schema = _planned(schema, "#", plan)
+    _plan_what_refs_reach(plan)
+    plan.problems += _endless(plan)
+    return plan
+
+
+def _planned(node: Any, place: str, plan: SchemaPlan) -> Any:
+    if not isinstance(node, Mapping):
+        return node
+    result: dict[str, Any] = {}
+    plan.places[place] = result
+    for name, value in node.items():
+        keyword = KEYWORDS.get(name)
+        pointer = f"{place}/{_escaped(name)}"
+        if keyword is None:
+            plan.unknown.append(pointer)
+            if name != _LIBRARY_OPTIONS:
+                result[name] = deepcopy(value)
+        elif keyword.role == "refused":
+            _refuse_unless_idle(name, node, pointer, plan)
+        else:
+            result[name] = _inner(keyword.holds, value, pointer, plan)
+    _settle_counts(result)
+    _settle_format(result, place, plan)
+    _settle_unevaluated(node, result, place, plan)
+    _check_min_properties(result, place, plan)
+    _check_bounds(result, place, plan)
+    return result
+
+
+def _inner(holds: str, value: Any, pointer: str, plan: SchemaPlan) -> Any:
+    if holds == "named" and isinstance(value, Mapping):
+        return {name: _planned(each, f"{pointer}/{_escaped(name)}", plan) for name, each in value.items()}
+    if holds in {"list", "schema"} and isinstance(value, list):  # before 2020-12, items may be a list
+        return [_planned(each, f"{pointer}/{index}", plan) for index, each in enumerate(value)]
+    return _planned(value, pointer, plan) if holds == "schema" else value
+
+
+def _refuse_unless_idle(name: str, node: Mapping[str, Any], pointer: str, plan: SchemaPlan) -> None:
+    is_idle = IDLE.get(name)
+    if is_idle is not None and is_idle(node[name], node):
+        return
+    if name == "unevaluatedProperties" and not any(each in node for each in IN_PLACE):
+        return  # then it says what additionalProperties says; see _settle_unevaluated
+    plan.problems.append(Problem(pointer, f"the keyword {name!r} is not supported"))
+
+
+def _settle_counts(node: dict[str, Any]) -> None:
+    for name in COUNTS.intersection(node):
+        if isinstance(node[name], float) and node[name].is_integer():
+            node[name] = int(node[name])
+
+
+def _settle_format(node: dict[str, Any], place: str, plan: SchemaPlan) -> None:
+    """Turn a format into what the library enforces exactly, or refuse it; one of another type asks for nothing."""
+    wanted = node.get("format")
+    if not isinstance(wanted, str):
+        return
+    types = _types_of(node)
+    if wanted in INTEGER_FORMATS and types <= {"integer", "null"}:
+        least, most = INTEGER_FORMATS[wanted]
+        node.pop("format")
+        _also(node, {"minimum": least, "maximum": most})
+    elif "string" not in types or wanted in HINT_FORMATS:
+        node.pop("format")
+    elif wanted in FORMAT_PATTERNS:
+        node.pop("format")
+        _also(node, {"pattern": FORMAT_PATTERNS[wanted]})
+    elif wanted not in LIBRARY_FORMATS:
+        plan.problems.append(Problem(f"{place}/format", f"the format {wanted[:60]!r} is not supported"))
+
+
+def _types_of(node: Mapping[str, Any]) -> set[str]:
+    types = node.get("type", ["string", "integer", "number"])
+    return {str(each) for each in types} if isinstance(types, list) else {str(types)}
+
+
+def _also(node: dict[str, Any], keywords: Mapping[str, Any]) -> None:
+    """Add keywords to a schema that may have some of them already."""
+    if not any(name in node for name in keywords):
+        node.update(keywords)
+    elif isinstance(node.get("allOf", []), list):
+        node["allOf"] = [*node.get("allOf", ()), dict(keywords)]
+
+
+def _settle_unevaluated(node: Mapping[str, Any], result: dict[str, Any], place: str, plan: SchemaPlan) -> None:
+    value = node.get("unevaluatedProperties")
+    if value in (None, True, {}) or any(each in node for each in IN_PLACE) or "additionalProperties" in node:
+        return
+    result["additionalProperties"] = _planned(value, f"{place}/unevaluatedProperties", plan)
+
+
+def _check_min_properties(node: Mapping[str, Any], place: str, plan: SchemaPlan) -> None:
+    """Refuse a number of properties that a name given twice could pretend to reach.
+
+    Names that the schema lists are given once; of the others one surely counts.
+    """
+    least, required = node.get("minProperties"), node.get("required")
+    is_open = node.get("additionalProperties") is not False or bool(node.get("patternProperties"))
+    num_sure = len(set(map(str, required))) if isinstance(required, list) else 0
+    if isinstance(least, int) and is_open and least > num_sure + 1:
+        reason = (
+            f"minProperties {least} cannot be enforced where further names are allowed (additionalProperties: false)"
+        )
+        plan.problems.append(Problem(f"{place}/minProperties", reason))
+
+
+def _check_bounds(node: Mapping[str, Any], place: str, plan: SchemaPlan) -> None:
+    """Refuse integers that the library would round."""
+    for name in sorted(BOUNDS.intersection(node)):
+        if isinstance(node[name], int) and abs(node[name]) > EXACT_INTEGER:
+            reason = f"{name} {node[name]} is not supported; at most {EXACT_INTEGER} is exact"
+            plan.problems.append(Problem(f"{place}/{name}", reason))
+
+
+def _plan_what_refs_reach(plan: SchemaPlan) -> None:
+    """Look also at schemas that stand where only a reference finds them, such as `#/components/schemas`."""
+    seen: set[str] = set()
+    while missing := {_target(node) for node in plan.places.values()} - plan.places.keys() - seen:
+        seen |= missing
+        for pointer in sorted(missing):
+            parent, _, name = pointer.rpartition("/")
+            above, node = _at(plan.schema, parent), _at(plan.schema, pointer)
+            if isinstance(node, Mapping) and isinstance(above, (dict, list)) and pointer not in plan.places:
+                key: Any = int(name) if isinstance(above, list) else _unescaped(name)
+                above[key] = _planned(node, pointer, plan)
+
+
+def _target(node: Mapping[str, Any]) -> str:
+    """Return the pointer that a schema refers to; that of the whole where it refers to none."""
+    ref = node.get("$ref")
+    return unquote(ref) if isinstance(ref, str) and ref.startswith("#/") else "#"
+
+
+def _endless(plan: SchemaPlan) -> list[Problem]:
+    """Return references that lead to nothing but references.
+
+    A schema is grounded where it says something itself. What refers in place is grounded by what it refers to: all of
+    `$ref` and `allOf`, any of `anyOf` and `oneOf`.
+    """
+    open_places = {place for place, node in plan.places.items() if any(name in node for name in IN_PLACE)}
+    order = sorted(open_places)
+    for _ in range(_MAX_ROUNDS):
+        order.reverse()
+        before = len(open_places)
+        for place in order:
+            if place in open_places and _is_grounded(place, plan.places[place], open_places):
+                open_places.discard(place)
+        if len(open_places) == before:
+            break
+        order = [place for place in order if place in open_places]
+    refs = sorted(place for place in open_places if "$ref" in plan.places[place])
+    return [Problem(f"{place}/$ref", "the reference leads back to itself") for place in refs]
+
+
+def _is_grounded(place: str, node: Mapping[str, Any], open_places: set[str]) -> bool:
+    if "$ref" in node and str(node["$ref"]).startswith("#") and _target(node) in open_places:
+        return False
+    for name, is_enough in (("allOf", all), ("anyOf", any), ("oneOf", any)):
+        branches = node.get(name)
+        if isinstance(branches, list) and branches:
+            inner = (f"{place}/{name}/{index}" not in open_places for index in range(len(branches)))
+            if not is_enough(inner):
+                return False
+    return True
+
+
+def _at(root: Any, pointer: str) -> Any:
+    found = root
+    for name in pointer.split("/")[1:]:
+        if isinstance(found, Mapping):
+            found = found.get(_unescaped(name))
+        elif isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+            found = found[int(name)]
+        else:
+            return None
+    return found
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def _unescaped(name: str) -> str:
+    return name.replace("~1", "/").replace("~0", "~")
