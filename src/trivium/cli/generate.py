@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from trivium.base.errors import ConfigError, InvalidParameterError
+from trivium.cli.constraint import NO_CONSTRAINT, ConstraintFlags
 from trivium.cli.flags import ConfigFile, ModelName, flags_of, given_params, settle, without
 from trivium.cli.orders import Order, read_orders
 from trivium.cli.terminal import fail, fetching, write, write_json
@@ -43,6 +44,7 @@ def generate(
     stream: Annotated[
         bool, Parameter(help="Print the answer while it grows.", negative="", show_default=False)
     ] = False,
+    form: ConstraintFlags = NO_CONSTRAINT,
     config: ConfigFile = None,
     **flags: Any,
 ) -> int:
@@ -53,6 +55,8 @@ def generate(
         RequestError: A prompt or parameter is refused.
     """
     common = given_params(flags)
+    if constraint := form.constraint():
+        common["structured_outputs"] = constraint
     settings = settle((EngineOptions,), without(SamplingParams, flags), config=config, model=model)
     orders = read_orders(prompt, common, is_json=jsonl, is_chat=chat)
     _refuse_unprinted(orders, is_json=json, is_stream=stream)

@@ -6,14 +6,16 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from trivium.base.errors import ConfigError, InvalidParameterError, RequestError
 from trivium.config.sampling import SamplingParams
+from trivium.config.structured import StructuredOutputs
 
 _FIELDS = frozenset(field.name for field in fields(SamplingParams))
 
+_CONSTRAINT_FIELDS = frozenset(field.name for field in fields(StructuredOutputs))
 _MAX_DIGITS = 10
 
 
@@ -100,12 +102,18 @@ def _order_of_line(origin: str, line: str, common: Mapping[str, Any]) -> Order:
         raise InvalidParameterError(f"{origin}: there is no parameter {unknown[0]!r}", param=unknown[0])
     if "logit_bias" in entry:
         entry["logit_bias"] = {int(token): bias for token, bias in entry["logit_bias"].items()}
+    if "structured_outputs" in entry:
+        entry["structured_outputs"] = _constraint_of(entry["structured_outputs"])
     order = Order(prompt=prompt, messages=messages, params={**common, **entry}, origin=origin)
     with order.blamed():
         params = SamplingParams(**order.params)
         params.validate()
-    own = asdict(params)
-    return replace(order, params={name: own[name] for name in order.params})
+    return replace(order, params={name: getattr(params, name) for name in order.params})
+
+
+def _constraint_of(given: dict[str, Any]) -> StructuredOutputs:
+    choice = given.get("choice")
+    return StructuredOutputs(**{**given, **({"choice": tuple(choice)} if isinstance(choice, list) else {})})
 
 
 def _is_prompt(value: Any) -> bool:
@@ -133,6 +141,10 @@ def _is_bias(value: Any) -> bool:
 _SHAPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "prompt": ("a text or a list of token ids", _is_prompt),
     "messages": ("a list of messages, each an object with a role", _is_conversation),
+    "structured_outputs": (
+        f"an object with {', '.join(sorted(_CONSTRAINT_FIELDS))}",
+        lambda value: isinstance(value, dict) and value.keys() <= _CONSTRAINT_FIELDS,
+    ),
     "logit_bias": ("an object of token ids and biases", _is_bias),
 }
 """What JSON must look like where the line's fields are not parameters as they stand: in words, and as a check."""

@@ -43,6 +43,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(("describe",), "trivium.cli.describe:describe", "Show a model's shape, weights and options.", "Inspect"),
     Command(("doctor",), "trivium.cli.doctor:doctor", "Find what is wrong with this machine or install.", "Inspect"),
     Command(("config", "show"), "trivium.cli.show:show", "Print every option, its value and its origin.", "Inspect"),
+    Command(("schema", "check"), "trivium.cli.schema:check", "List what of a schema cannot be enforced.", "Inspect"),
     Command(("compile",), "trivium.cli.compile:compile_models", "Make plans, tune them, pack weights.", "Compile"),
     Command(("explain",), "trivium.cli.explain:explain", "Show what a plan does and what it costs.", "Compile"),
     Command(("verify",), "trivium.cli.verify:verify", "Compare a plan with the reference.", "Compile"),
@@ -56,6 +57,7 @@ GROUPS = ("Run a model", "Manage models", "Compile", "Inspect", "Measure")
 FAMILIES = {
     "cache": "Prefixes kept on disk (--disk-cache).",
     "config": "Values of options and their origins.",
+    "schema": "JSON Schemas that answers are held to.",
     "plans": "Compiled plans and packed weights in the cache.",
     "bench": "Throughput and latency.",
 }
