@@ -110,6 +110,7 @@ SHARED: dict[str, Row] = {
             "json_schema": '{"type": "integer"}',
             "regex": "[0-9]+",
             "ebnf": 'root ::= "ab"',
+            "structural_tag": {"format": {"type": "const_string", "value": "ab"}},
             "grammar": 'root ::= "ab"',
         }.items()
     },

@@ -97,7 +97,7 @@ async def test_errors_are_the_clients_own_types(live: LiveServer, client: openai
         await create(model="tiny", messages=[{"role": "user", "content": "x" * 1000}], stream=True)
     assert long.value.code == "context_length_exceeded"
     with pytest.raises(openai.BadRequestError, match="response_format"):
-        await create(model="tiny", messages=MESSAGES, response_format={"type": "structural_tag"})
+        await create(model="tiny", messages=MESSAGES, response_format={"type": "xml"})
     with pytest.raises(openai.AuthenticationError):
         await client.with_options(api_key="wrong").models.list()
     live.engine.condition.is_ready = False

@@ -3,9 +3,10 @@
 ::
 
     response_format  {"type": "json_schema", "json_schema": {"schema": …}}    OpenAI
+    response_format  {"type": "structural_tag", …}                            vLLM, SGLang
     structured_outputs  {"json": …} and so on                                 vLLM
     guided_json, guided_regex, guided_choice, guided_grammar, …               vLLM before 0.12
-    json_schema, regex, ebnf                                                  SGLang
+    json_schema, regex, ebnf, structural_tag                                  SGLang
     grammar                                                                   llama.cpp
 
 Each reads as a `StructuredOutputs`; a request may give one of them.
@@ -16,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trivium.base.errors import InvalidParameterError, UnsupportedFeatureError
-from trivium.config.structured import StructuredOutputs
+from trivium.base.errors import InvalidParameterError
+from trivium.config.structured import KINDS, StructuredOutputs
 from trivium.server.fields import MAX_SHOWN_CHARS, Field, refused
 
-_FORMATS = ("text", "json_object", "json_schema")
+_FORMATS = ("text", "json_object", "json_schema", "structural_tag")
 _SCHEMA_KEYS = frozenset({"name", "description", "schema", "strict"})
 
 
@@ -57,10 +58,10 @@ def _response_format(name: str, value: Any) -> StructuredOutputs | None:
     if not isinstance(value, dict):
         raise refused(name, value, "an object with a type")
     kind = value.get("type")
-    if kind == "structural_tag":
-        raise UnsupportedFeatureError(f"{name}.type structural_tag is not supported by this server", param=name)
     if kind not in _FORMATS:
         raise refused(f"{name}.type", kind, " or ".join(f"'{each}'" for each in _FORMATS))
+    if kind == "structural_tag":
+        return _checked(name, structural_tag=value)
     _refuse_unknown(name, value, {"type", "json_schema"} if kind == "json_schema" else {"type"})
     if kind == "text":
         return None
@@ -82,7 +83,7 @@ def _structured_outputs(name: str, value: Any) -> StructuredOutputs:
     if not isinstance(value, dict):
         raise refused(name, value, "an object")
     given = {key: entry for key, entry in value.items() if entry is not None}
-    _refuse_unknown(name, given, {"json", "json_object", "regex", "choice", "grammar", "disable_any_whitespace"})
+    _refuse_unknown(name, given, {*KINDS, "disable_any_whitespace"})
     disables = given.pop("disable_any_whitespace", True)
     if not isinstance(disables, bool):
         raise refused(f"{name}.disable_any_whitespace", disables, "true or false")
@@ -132,6 +133,9 @@ _FORMAT_SCHEMA = {
             },
             "additionalProperties": False,
         },
+        "format": {"type": "object"},
+        "structures": {"type": "array", "items": {"type": "object"}, "minItems": 1},
+        "triggers": _CHOICES,
     },
     "required": ["type"],
     "additionalProperties": False,
@@ -144,6 +148,7 @@ _OUTPUTS_SCHEMA = {
         "regex": _TEXT,
         "choice": _CHOICES,
         "grammar": _TEXT,
+        "structural_tag": _SCHEMA,
         "disable_any_whitespace": {"type": "boolean"},
     },
     "additionalProperties": False,
@@ -153,11 +158,13 @@ CONSTRAINT_FIELDS: Mapping[str, Field] = {
     "response_format": Field(
         _response_format,
         _FORMAT_SCHEMA,
-        "What the answer may be: text, any JSON object, or JSON that satisfies a schema; strict or not, a schema is "
-        "enforced in full.",
+        "What the answer may be: text, any JSON object, JSON that satisfies a schema, or text with constrained spans; "
+        "strict or not, a schema is enforced in full.",
     ),
     "structured_outputs": Field(
-        _structured_outputs, _OUTPUTS_SCHEMA, "The same in vLLM's words: json, json_object, regex, choice or grammar."
+        _structured_outputs,
+        _OUTPUTS_SCHEMA,
+        "The same in vLLM's words: json, json_object, regex, choice, grammar or structural_tag.",
     ),
     "guided_json": _field("json", _SCHEMA, "As structured_outputs.json."),
     "guided_json_object": Field(_object_flag, {"type": "boolean"}, "As structured_outputs.json_object."),
@@ -167,6 +174,7 @@ CONSTRAINT_FIELDS: Mapping[str, Field] = {
     "json_schema": _field("json", _SCHEMA, "As structured_outputs.json, in SGLang's words."),
     "regex": _field("regex", _TEXT, "As structured_outputs.regex, in SGLang's words."),
     "ebnf": _field("grammar", _TEXT, "As structured_outputs.grammar, in SGLang's words."),
+    "structural_tag": _field("structural_tag", _SCHEMA, "As structured_outputs.structural_tag, in SGLang's words."),
     "grammar": Field(
         lambda name, value: None if value == "" else _checked(name, grammar=value),
         {"type": "string"},

@@ -148,7 +148,6 @@ _ZERO: tuple[Any, ...] = (0,)
 _UNSUPPORTED: Mapping[str, Unsupported] = {
     "guided_decoding_backend": Unsupported(("auto", "guidance", "llguidance"), "there is one"),
     "guided_whitespace_pattern": Unsupported(hint="structured_outputs.disable_any_whitespace: false allows any"),
-    "structural_tag": Unsupported(hint="the whole answer can be constrained, not parts of it"),
     "spaces_between_special_tokens": Unsupported((True,)),
     "detokenize": Unsupported((True,)),
     "allowed_token_ids": Unsupported(hint="logit_bias can favour tokens"),

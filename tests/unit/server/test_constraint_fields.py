@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from trivium.config.structured import StructuredOutputs
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 FORMAT = {"type": "json_schema", "json_schema": {"name": "x", "description": "d", "strict": True, "schema": SCHEMA}}
 GBNF = 'root ::= "a"'
+OLD_TAG = {"structures": [{"begin": "<f>", "schema": SCHEMA, "end": "</f>"}], "triggers": ["<f>"]}
+NEW_TAG = {"type": "structural_tag", "format": {"type": "any_text"}}
 
 SPELLINGS: list[tuple[dict[str, Any], StructuredOutputs | None]] = [
     ({"response_format": {"type": "text"}}, None),
@@ -35,6 +38,13 @@ SPELLINGS: list[tuple[dict[str, Any], StructuredOutputs | None]] = [
     ({"guided_grammar": GBNF, "guided_decoding_backend": "auto"}, StructuredOutputs(grammar=GBNF)),
     ({"json_schema": '{"type": "null"}'}, StructuredOutputs(json='{"type": "null"}')),
     ({"regex": "a+"}, StructuredOutputs(regex="a+")),
+    (
+        {"response_format": {"type": "structural_tag", **OLD_TAG}},
+        StructuredOutputs(structural_tag={"type": "structural_tag", **OLD_TAG}),
+    ),
+    ({"response_format": NEW_TAG}, StructuredOutputs(structural_tag=NEW_TAG)),
+    ({"structured_outputs": {"structural_tag": NEW_TAG}}, StructuredOutputs(structural_tag=NEW_TAG)),
+    ({"structural_tag": json.dumps(OLD_TAG)}, StructuredOutputs(structural_tag=json.dumps(OLD_TAG))),
     ({"ebnf": GBNF}, StructuredOutputs(grammar=GBNF)),
     ({"grammar": GBNF}, StructuredOutputs(grammar=GBNF)),
     ({"grammar": ""}, None),
@@ -86,6 +96,9 @@ async def test_spellings_of_the_same(
         ({"guided_json_object": "yes"}, "guided_json_object", "true or false"),
         ({"json_schema": "{"}, "json_schema", "a JSON Schema"),
         ({"regex": ""}, "regex", "not empty"),
+        ({"response_format": {"type": "structural_tag"}}, "response_format", "structural_tag has nothing"),
+        ({"structural_tag": {"format": {"type": "token"}}}, "structural_tag", "format.type is 'token'"),
+        ({"structural_tag": 5}, "structural_tag", "an object, or its text"),
         ({"regex": "a", "ebnf": GBNF}, "ebnf", "regex and ebnf both constrain the answer"),
     ],
 )

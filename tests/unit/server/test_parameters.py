@@ -179,8 +179,6 @@ UNSUPPORTED: list[tuple[str, str, Any]] = [
     ("chat", "tool_choice", {}),
     ("chat", "tool_choice", "banana"),
     ("chat", "functions", [{"name": "f"}]),
-    ("chat", "response_format", {"type": "structural_tag"}),
-    ("complete", "structural_tag", "{}"),
     ("chat", "modalities", ["text", "audio"]),
     ("chat", "audio", {"voice": "x"}),
     ("chat", "prediction", {"type": "content"}),
