@@ -52,7 +52,7 @@ COUNTS = frozenset(name for name in KEYWORDS if name.startswith(("min", "max")) 
 IN_PLACE = ("$ref", "allOf", "anyOf", "oneOf")
 """Enforced keywords whose schemas are about the same value as the schema that they stand in."""
 
-_EVERYTHING = (True, {})
+_EVERYTHING: tuple[Any, ...] = (True, {})
 _ABSENT = object()
 
 IDLE: Mapping[str, Callable[[Any, Mapping[str, Any]], bool]] = {

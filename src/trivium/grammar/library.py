@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from trivium.tokens.tokenizer import Tokenizer
 
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
-MAX_WHITESPACE = 32
+MAX_WHITESPACE = 20
 """Most spaces and line breaks between two parts of JSON, where it may have any."""
 MAX_GBNF_RULES = 1000
 """What turns llama.cpp's notation into Lark's takes a time that grows with their square; this many take 0.1 s."""
@@ -93,6 +93,7 @@ class Vocabulary:
             max_grammar_size=_GRAMMAR_SIZE,
             verbose_errors=False,
         )
+        self._end_ids = tuple(end_ids)
         self.mask_words = (vocab_size + 31) // 32
 
     def compile(self, wanted: StructuredOutputs) -> Grammar:
@@ -106,10 +107,15 @@ class Vocabulary:
         if matcher.is_error():
             raise refusal_of(wanted, plain_reason(matcher.get_error()))
         grammar = Grammar(matcher, self.mask_words)
+        mask = np.empty(self.mask_words, np.uint32)
         try:
-            grammar.start().fill(np.empty(self.mask_words, np.uint32))
+            grammar.start().fill(mask)
         except InternalError as error:
             raise refusal_of(wanted, str(error)) from None
+        for end_id in self._end_ids:
+            mask[end_id // 32] &= ~np.uint32(1 << end_id % 32)
+        if not mask.any():
+            raise refusal_of(wanted, "only the empty text satisfies it")
         return grammar
 
 
@@ -232,7 +238,7 @@ def schema_source(schema: Any, *, any_whitespace: bool) -> str:
         raise InvalidParameterError(f"json cannot be enforced: {error}", param="json") from None
 
 
-def json_options(any_whitespace: bool) -> dict[str, Any]:  # noqa: FBT001  (a field's value)
+def json_options(any_whitespace: bool) -> Any:  # noqa: FBT001  (a field's value)
     """Return how the library is to write JSON."""
     pattern = rf"[ \t\n\r]{{1,{MAX_WHITESPACE}}}"
     return {"whitespace_flexible": any_whitespace, "whitespace_pattern": pattern if any_whitespace else None}

@@ -133,7 +133,7 @@ async def _naming_fields(job: Job) -> AsyncIterator[None]:
     except InvalidParameterError as error:
         if job.constraint_field is None or error.param not in KINDS:
             raise
-        raise InvalidParameterError(str(error), param=job.constraint_field) from None
+        raise InvalidParameterError(f"{job.constraint_field}: {error}", param=job.constraint_field) from None
 
 
 @contextlib.asynccontextmanager
