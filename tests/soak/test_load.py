@@ -151,8 +151,9 @@ async def test_drawn_options_over_http(tmp_path: Path) -> None:
     for number in range(NUM_DRAWN_SERVERS):
         flags = drawn_flags(random.Random(f"{SEED}-{number}"), tmp_path / f"kv{number}")  # noqa: S311
         logger.info("seed %d, server %d: %s", SEED, number, " ".join(flags))
+        is_by_priority = flags[flags.index("--order") + 1] == "priority"
         asked = [
-            {**fields, "user": "ab"[idx % 2], **({"priority": idx % 3 - 1} if "priority" in flags else {})}
+            {**fields, "user": "ab"[idx % 2], **({"priority": idx % 3 - 1} if is_by_priority else {})}
             for idx, fields in enumerate(requests)
         ]
         common = ("--check-accounting", "--max-model-len", "512", *SMALL_QUEUE)
