@@ -5,6 +5,7 @@ PORT ?= 8000
 MODEL ?= smollm2
 PYTEST_ARGS ?= -n 2 --dist worksteal
 ORACLE_PIP_ARGS ?=
+FUZZ_SECONDS ?= 60
 PEERS ?= llama-cpp
 PEERS_ARGS ?=
 
@@ -24,7 +25,7 @@ export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup serve test test-oracle full sanitize lint format types floors bench bench-peers docs snapshots test-cxx clean
+.PHONY: help setup serve test test-oracle full fuzz sanitize lint format types floors bench bench-peers docs snapshots test-cxx clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -65,6 +66,10 @@ $(STAMPS)/dev: $(STAMPS)/app
 	$(call install_in,$(PY),test dev)
 	@touch $@
 
+$(STAMPS)/fuzz: $(STAMPS)/dev
+	$(call install_in,$(PY),fuzz)
+	@touch $@
+
 $(STAMPS)/docs: $(STAMPS)/app
 	$(call install_in,$(PY),docs)
 	@touch $@
@@ -98,6 +103,11 @@ test-oracle: $(STAMPS)/oracle $(STAMPS)/model  ## with torch, LangChain, LiteLLM
 
 full: $(STAMPS)/dev $(STAMPS)/model sanitize  ## soaks, long state machines, fuzz, sanitizers: up to 90 minutes
 	$(PY) -m pytest -m "not oracle and not extras and not gpu" $(PYTEST_ARGS)
+
+fuzz: $(STAMPS)/fuzz  ## fuzz text, streams and grammars by coverage, a while each (FUZZ_SECONDS=60)
+	@for name in $$($(PY) tests/fuzz/run.py list); do \
+		echo "==== $$name"; $(PY) tests/fuzz/run.py $$name --seconds $(FUZZ_SECONDS) || exit 1; \
+	done
 
 sanitize: build/asan/trivium_tests build/tsan/trivium_tests  ## the C++ tests under ASan+UBSan, and TSan
 	build/asan/trivium_tests
