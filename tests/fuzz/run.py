@@ -1,4 +1,4 @@
-"""Fuzz one harness by coverage: `python tests/fuzz/run.py NAME [--seconds 60] [--corpus FOLDER]`; NAME `list` lists them.
+"""Fuzz one harness by coverage: `python tests/fuzz/run.py NAME [--seconds 60] [--corpus FOLDER]`; `list` for the names.
 
 Needs the extra `fuzz` (atheris). Ends with status 0 when no input broke a law; otherwise the input is in a file
 `crash-…` in the present folder, and `--input FILE` runs it again.

@@ -59,8 +59,10 @@ def validator_of(schema: Any) -> Any:
 
 
 def _matches(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[jsonschema.ValidationError]:
-    """Judge a pattern as ECMAScript does, to which letters and digits are ASCII's."""
-    if isinstance(instance, str) and not re.search(pattern, instance, re.ASCII):
+    """Judge a pattern as ECMAScript does, to which letters and digits are ASCII's, and spaces any script's."""
+    for sign, meaning in (("\\w", "[A-Za-z0-9_]"), ("\\W", "[^A-Za-z0-9_]"), ("\\d", "[0-9]"), ("\\D", "[^0-9]")):
+        pattern = pattern.replace(sign, meaning)
+    if isinstance(instance, str) and not re.search(pattern, instance):
         yield jsonschema.ValidationError(f"{instance!r} does not match {pattern!r}")
 
 

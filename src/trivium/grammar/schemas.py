@@ -222,10 +222,9 @@ def _target(node: Mapping[str, Any]) -> str:
 
 
 def _endless(plan: SchemaPlan) -> list[Problem]:
-    """Return references that lead to nothing but references.
+    """Return references that lead back to themselves without a step into the value, which the drafts leave undefined.
 
-    A schema is grounded where it says something itself. What refers in place is grounded by what it refers to: all of
-    `$ref` and `allOf`, any of `anyOf` and `oneOf`.
+    A schema is grounded where all that it refers to in place is.
     """
     open_places = {place for place, node in plan.places.items() if any(name in node for name in IN_PLACE)}
     order = sorted(open_places)
@@ -245,13 +244,12 @@ def _endless(plan: SchemaPlan) -> list[Problem]:
 def _is_grounded(place: str, node: Mapping[str, Any], open_places: set[str]) -> bool:
     if "$ref" in node and str(node["$ref"]).startswith("#") and _target(node) in open_places:
         return False
-    for name, is_enough in (("allOf", all), ("anyOf", any), ("oneOf", any)):
-        branches = node.get(name)
-        if isinstance(branches, list) and branches:
-            inner = (f"{place}/{name}/{index}" not in open_places for index in range(len(branches)))
-            if not is_enough(inner):
-                return False
-    return True
+    branches = (
+        f"{place}/{name}/{index}"
+        for name in ("allOf", "anyOf", "oneOf")
+        for index in range(len(node[name]) if isinstance(node.get(name), list) else 0)
+    )
+    return open_places.isdisjoint(branches)
 
 
 def _at(root: Any, pointer: str) -> Any:
