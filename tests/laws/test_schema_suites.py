@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import jsonschema
 import pytest
 
 from support.grammars import TOKENIZER, grammar, walk
+from support.schema_oracle import validator_of
 from support.schema_suites import groups, tool_schemas
 from support.schema_verdicts import compile_schema, draft_rows, verdicts
 from support.server_process import smollm2_or_skip
@@ -50,20 +51,6 @@ def assert_answers_satisfy(schemas: Sequence[Any], draws: int) -> None:
                 assert_satisfies(validator, text)
     assert num_compiled >= 0.5 * len(schemas)
     assert num_whole >= 0.9 * num_drawn, f"only {num_whole} of {num_drawn} answers came to an end"
-
-
-def validator_of(schema: Any) -> Any:
-    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-    as_ecma = jsonschema.validators.extend(kind, {"pattern": _matches})
-    return as_ecma(schema, format_checker=kind.FORMAT_CHECKER)
-
-
-def _matches(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[jsonschema.ValidationError]:
-    """Judge a pattern as ECMAScript does, to which letters and digits are ASCII's, and spaces any script's."""
-    for sign, meaning in (("\\w", "[A-Za-z0-9_]"), ("\\W", "[^A-Za-z0-9_]"), ("\\d", "[0-9]"), ("\\D", "[^0-9]")):
-        pattern = pattern.replace(sign, meaning)
-    if isinstance(instance, str) and not re.search(pattern, instance):
-        yield jsonschema.ValidationError(f"{instance!r} does not match {pattern!r}")
 
 
 def assert_satisfies(validator: Any, text: str) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import jsonschema
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 
 from support.drawn_schemas import schemas
 from support.grammars import TOKENIZER, grammar, walk
+from support.schema_oracle import validator_of
 from trivium.base.errors import InternalError, InvalidParameterError
 from trivium.grammar.schema_check import check_schema
 
@@ -21,7 +21,7 @@ def check(schema: dict[str, Any]) -> None:
     except InvalidParameterError:
         event("refused")
         return
-    validator = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
+    validator = validator_of(schema)
     for seed in range(3):
         matcher = compiled.start()
         try:
