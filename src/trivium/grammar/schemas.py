@@ -12,9 +12,10 @@ what went in, or less where no grammar can say it exactly (`INTEGER_FORMATS`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -34,7 +35,6 @@ from trivium.grammar.keywords import (
 
 _MAX_TOLD = 5
 """Problems that an error tells."""
-_MAX_ROUNDS = 100
 _LIBRARY_OPTIONS = "x-guidance"
 """A key by which a schema would change what the library enforces."""
 
@@ -204,15 +204,16 @@ def _check_bounds(node: Mapping[str, Any], place: str, plan: SchemaPlan) -> None
 
 def _plan_what_refs_reach(plan: SchemaPlan) -> None:
     """Look also at schemas that stand where only a reference finds them, such as `#/components/schemas`."""
-    seen: set[str] = set()
-    while missing := {_target(node) for node in plan.places.values()} - plan.places.keys() - seen:
-        seen |= missing
-        for pointer in sorted(missing):
-            parent, _, name = pointer.rpartition("/")
-            above, node = _at(plan.schema, parent), _at(plan.schema, pointer)
-            if isinstance(node, Mapping) and isinstance(above, (dict, list)) and pointer not in plan.places:
-                key: Any = int(name) if isinstance(above, list) else _unescaped(name)
-                above[key] = _planned(node, pointer, plan)
+    waiting = list(plan.places.values())
+    while waiting:
+        pointer = _target(waiting.pop())
+        parent, _, name = pointer.rpartition("/")
+        above, node = _at(plan.schema, parent), _at(plan.schema, pointer)
+        if isinstance(node, Mapping) and isinstance(above, (dict, list)) and pointer not in plan.places:
+            num_known = len(plan.places)
+            key: Any = int(name) if isinstance(above, list) else _unescaped(name)
+            above[key] = _planned(node, pointer, plan)
+            waiting += list(islice(plan.places.values(), num_known, None))
 
 
 def _target(node: Mapping[str, Any]) -> str:
@@ -224,32 +225,31 @@ def _target(node: Mapping[str, Any]) -> str:
 def _endless(plan: SchemaPlan) -> list[Problem]:
     """Return references that lead back to themselves without a step into the value, which the drafts leave undefined.
 
-    A schema is grounded where all that it refers to in place is.
+    A schema is settled where all that it refers to in place is.
     """
-    open_places = {place for place, node in plan.places.items() if any(name in node for name in IN_PLACE)}
-    order = sorted(open_places)
-    for _ in range(_MAX_ROUNDS):
-        order.reverse()
-        before = len(open_places)
-        for place in order:
-            if place in open_places and _is_grounded(place, plan.places[place], open_places):
-                open_places.discard(place)
-        if len(open_places) == before:
-            break
-        order = [place for place in order if place in open_places]
-    refs = sorted(place for place in open_places if "$ref" in plan.places[place])
+    waits_for = {place: set(_in_place(place, node)) & plan.places.keys() for place, node in plan.places.items()}
+    waiting_for: dict[str, list[str]] = {}
+    for place, others in waits_for.items():
+        for other in others:
+            waiting_for.setdefault(other, []).append(place)
+    settled = [place for place, others in waits_for.items() if not others]
+    while settled:
+        done = settled.pop()
+        for place in waiting_for.get(done, ()):
+            waits_for[place].discard(done)
+            if not waits_for[place]:
+                settled.append(place)
+    refs = sorted(place for place, others in waits_for.items() if others and "$ref" in plan.places[place])
     return [Problem(f"{place}/$ref", "the reference leads back to itself") for place in refs]
 
 
-def _is_grounded(place: str, node: Mapping[str, Any], open_places: set[str]) -> bool:
-    if "$ref" in node and str(node["$ref"]).startswith("#") and _target(node) in open_places:
-        return False
-    branches = (
-        f"{place}/{name}/{index}"
-        for name in ("allOf", "anyOf", "oneOf")
-        for index in range(len(node[name]) if isinstance(node.get(name), list) else 0)
-    )
-    return open_places.isdisjoint(branches)
+def _in_place(place: str, node: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the pointers of the schemas that a schema lays upon the same value."""
+    if str(node.get("$ref", "")).startswith("#"):
+        yield _target(node)
+    for name in IN_PLACE:
+        if isinstance(node.get(name), list):
+            yield from (f"{place}/{name}/{index}" for index in range(len(node[name])))
 
 
 def _at(root: Any, pointer: str) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 from copy import deepcopy
+from itertools import pairwise
 from typing import Any
 
 import jsonschema
@@ -108,7 +110,10 @@ def test_references_that_come_to_something_are_not() -> None:
         "$ref": "#/$defs/t",
     }
     chain = {"$defs": {f"a{i}": {"$ref": f"#/$defs/a{i + 1}"} for i in range(300)} | {"a300": {"type": "null"}}}
-    for schema in (tree, chain):
+    names = random.Random(1).sample(range(5000), 5000)  # noqa: S311
+    tangled = {"$defs": {f"a{name}": {"$ref": f"#/$defs/a{after}"} for name, after in pairwise(names)}}
+    aside = {"x": {f"a{i}": {"$ref": f"#/x/a{i + 1}"} for i in range(5000)} | {"a5000": {}}, "$ref": "#/x/a0"}
+    for schema in (tree, chain, tangled, aside):
         assert problems(schema) == []
     assert accepts(tree, '{"c":[{},{"c":[]}]}')
 
