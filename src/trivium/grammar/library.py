@@ -24,6 +24,7 @@ from llguidance import gbnf_to_lark
 from trivium.base.errors import InternalError, InvalidParameterError, ensure
 from trivium.config.structural_tag import format_of
 from trivium.config.structured import StructuredOutputs
+from trivium.grammar.inline_schemas import settle_schemas
 from trivium.grammar.schemas import library_schema
 from trivium.grammar.structural_tags import TagGrammar
 
@@ -260,13 +261,13 @@ def _lark_text_of(text: str) -> str:
     if (num_rules := text.count("::=")) > MAX_GBNF_RULES:
         raise InvalidParameterError(f"grammar has {num_rules} rules; at most {MAX_GBNF_RULES} in GBNF", param="grammar")
     if not num_rules:
-        return text
+        return settle_schemas(text, _inline_schema)
     try:
         return str(gbnf_to_lark.any_to_lark(text))
     except Exception as error:  # the library's reader of GBNF raises whatever it meets
         raise InvalidParameterError(f"grammar is no GBNF: {error}", param="grammar") from None
 
 
-def _inline_schema(schema: Any) -> str:
+def _inline_schema(schema: Any, any_whitespace: bool = False) -> str:  # noqa: FBT001, FBT002  (a field's value)
     """Return a schema as it stands within a grammar."""
-    return json.dumps({**library_schema(schema), "x-guidance": json_options(any_whitespace=False)}, allow_nan=False)
+    return json.dumps({**library_schema(schema), "x-guidance": json_options(any_whitespace)}, allow_nan=False)
