@@ -9,6 +9,7 @@ from typing import Any
 
 import jsonschema
 
+_EXACT = 10**15
 _ASCII = {"\\w": "[A-Za-z0-9_]", "\\W": "[^A-Za-z0-9_]", "\\d": "[0-9]", "\\D": "[^0-9]"}
 
 
@@ -28,7 +29,10 @@ def _matches(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[jsonschem
 
 
 def _is_multiple(_: Any, step: float, instance: Any, __: Any) -> Iterator[jsonschema.ValidationError]:
-    """Judge numbers as they are written: 19.9 is a multiple of 0.1, though not of the double next to it."""
+    """Judge numbers as they are written: 19.9 is a multiple of 0.1, though not of the double next to it.
+
+    What is too large for a double to keep as it was written cannot be judged.
+    """
     is_number = isinstance(instance, (int, float)) and not isinstance(instance, bool)
-    if is_number and Fraction(str(instance)) % Fraction(str(step)):
+    if is_number and abs(instance) < _EXACT and Fraction(str(instance)) % Fraction(str(step)):
         yield jsonschema.ValidationError(f"{instance} is not a multiple of {step}")
