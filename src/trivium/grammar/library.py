@@ -14,6 +14,7 @@ Source: github.com/guidance-ai/llguidance (MIT); Earley's parser over derivative
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,8 @@ MAX_WHITESPACE = 20
 """Most spaces and line breaks between two parts of JSON, where it may have any."""
 MAX_GBNF_RULES = 1000
 """What turns llama.cpp's notation into Lark's takes a time that grows with their square; this many take 0.1 s."""
+
+_OWN_TEMPERATURE = re.compile(r"^[\w.?!]+\[[^\]\n]*\btemperature\s*=", re.MULTILINE)
 
 # Bounds on what one constraint may cost, in the library's units; times are its authors'.
 _LEXER_FUEL = 1_000_000
@@ -260,6 +263,8 @@ def _lark_text_of(text: str) -> str:
     """Return a grammar in Lark's notation; llama.cpp's is known by its `::=`."""
     if (num_rules := text.count("::=")) > MAX_GBNF_RULES:
         raise InvalidParameterError(f"grammar has {num_rules} rules; at most {MAX_GBNF_RULES} in GBNF", param="grammar")
+    if _OWN_TEMPERATURE.search(text):
+        raise InvalidParameterError("grammar sets a temperature; give it as the request's", param="grammar")
     if not num_rules:
         return settle_schemas(text, _inline_schema)
     try:

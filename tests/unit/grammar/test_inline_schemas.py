@@ -42,5 +42,12 @@ def test_what_cannot_be_enforced_is_refused(text: str, message: str) -> None:
         grammar(structural_tag={"format": {"type": "grammar", "grammar": text, "syntax": "lark"}})
 
 
+def test_a_temperature_inside_a_grammar_is_refused() -> None:
+    for text in ("start[temperature=0.7]: /a+/", 'start: a\na[capture, temperature = 1]: "b"'):
+        with pytest.raises(InvalidParameterError, match="grammar sets a temperature"):
+            grammar(grammar=text)
+    grammar(grammar='start: "a[temperature=1]"')
+
+
 def test_other_texts_stay_as_they_are() -> None:
     assert accepts(grammar(grammar='start: "%json [1]" /x/'), "%json [1]x")
