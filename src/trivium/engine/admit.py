@@ -15,7 +15,7 @@ from trivium.base.errors import InvalidParameterError, PromptTooLongError, Unsup
 from trivium.base.ids import RequestId, TokenId
 from trivium.cache.retain import RetentionPlan
 from trivium.grammar.automaton import OutputAutomaton
-from trivium.grammar.parts import PartReader
+from trivium.grammar.part_reader import PartReader
 from trivium.grammar.stops import StopTexts
 from trivium.sampling.batch import SampleRow
 from trivium.schedule.request import Request

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from trivium.config.sampling import SamplingParams
     from trivium.grammar.library import Matcher
-    from trivium.grammar.parts import PartReader, PartsState
+    from trivium.grammar.part_reader import PartReader, PartsState
     from trivium.tokens.tokenizer import Tokenizer
 
 MAX_ROLL_BACK = 256
@@ -142,7 +142,13 @@ class OutputAutomaton:
         self._end_ids = self._stop_ids | (frozenset() if params.ignore_eos else frozenset(end_ids))
         self._held_back_ids = tuple(map(TokenId, sorted(self._end_ids))) if params.min_tokens else ()
         self._stops = StopTexts(params.stop) if stops is None else stops
-        self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens, continues=continues)
+        marks = map(tokenizer.token_id, () if part_reader is None else part_reader.marks)
+        self._detokenizer = Detokenizer(
+            tokenizer,
+            skip_special_tokens=params.skip_special_tokens,
+            continues=continues,
+            shown_ids=[mark for mark in marks if mark is not None],
+        )
         self._min_tokens = params.min_tokens
         self._matcher = matcher
         self._num_matched = 0

@@ -1,14 +1,11 @@
-"""What the text of an answer means: reasoning, content, and tool calls with their arguments."""
+"""What a piece of an answer is: reasoning, content, the name of a tool that is called, or of its arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal
 
 import msgspec
-
-if TYPE_CHECKING:
-    from trivium.config.chat_output import ChatOutput
 
 PartKind = Literal["content", "reasoning", "tool_name", "tool_arguments"]
 
@@ -28,27 +25,6 @@ class OutputPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
             parts[-1] = OutputPart(self.kind, last.text + self.text, self.call)
         else:
             parts.append(self)
-
-
-class PartsState(NamedTuple):
-    """Where a reader stands; immutable."""
-
-
-class PartReader:
-    """Says of certain text what it means; its state is kept by whoever reads with it."""
-
-    def __init__(self, wanted: ChatOutput) -> None:
-        """Read as `wanted` asks for."""
-        self.start = PartsState()
-        self._wanted = wanted
-
-    def read(self, state: PartsState, text: str) -> tuple[PartsState, list[OutputPart]]:
-        """Return the state behind `text`, and the parts that became certain with it."""
-        return state, [OutputPart("content", text)] if text else []
-
-    def finish(self, state: PartsState) -> list[OutputPart]:
-        """Return the parts that become certain when nothing follows."""
-        return []
 
 
 def join_parts(parts: Iterable[OutputPart]) -> list[OutputPart]:

@@ -11,6 +11,8 @@ import codecs
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from trivium.tokens.tokenizer import Tokenizer
 
 
@@ -35,18 +37,27 @@ class Detokenizer:
         No piece ends inside a character or holds U+FFFD for bytes that may still become one.
     """
 
-    __slots__ = ("_known_texts", "_skips_special", "_state", "_tokenizer")
+    __slots__ = ("_known_texts", "_shown_ids", "_skips_special", "_state", "_tokenizer")
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True, continues: bool = False) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        skip_special_tokens: bool = True,
+        continues: bool = False,
+        shown_ids: Collection[int] = (),
+    ) -> None:
         """Start before the first id.
 
         Args:
             tokenizer: Knows the bytes of ids.
             skip_special_tokens: Leave out the text of special tokens.
             continues: The ids continue a text (an answer continues its prompt), so a leading space is theirs.
+            shown_ids: Special tokens that are not left out.
         """
         self._tokenizer = tokenizer
         self._skips_special = skip_special_tokens
+        self._shown_ids = frozenset(shown_ids) if skip_special_tokens else frozenset()
         self._known_texts = tokenizer.known_texts(skip_special_tokens=skip_special_tokens)
         self.restore(DetokenizerState(b"", is_at_start=tokenizer.drops_first_space and not continues))
 
@@ -71,7 +82,8 @@ class Detokenizer:
         return text
 
     def _read(self, token_id: int) -> str:
-        if self._skips_special and self._tokenizer.is_special(token_id):
+        is_shown = token_id in self._shown_ids
+        if self._skips_special and not is_shown and self._tokenizer.is_special(token_id):
             return ""
         added = self._tokenizer.token_bytes(token_id)
         pending, is_at_start = self._state
@@ -80,7 +92,7 @@ class Detokenizer:
             added = added.removeprefix(b" ")
         spelled = pending + added
         text, num_read = codecs.utf_8_decode(spelled, "replace", False)  # noqa: FBT003 -- not final: more may come
-        if self._state is _CLEAR and num_read == len(spelled) and "\ufffd" not in text:
+        if self._state is _CLEAR and num_read == len(spelled) and "\ufffd" not in text and not is_shown:
             self._known_texts[token_id] = text
         self.restore(DetokenizerState(spelled[num_read:], is_at_start))
         return text
