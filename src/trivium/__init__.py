@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from trivium.api import LLM, AsyncLLM, CompletionOutput, RequestOutput
+    from trivium.api import LLM, AsyncLLM, CompletionOutput, RequestOutput, ToolCall
     from trivium.config.retention import RangeRetention, Retention
     from trivium.config.sampling import SamplingParams
     from trivium.config.structured import StructuredOutputs
@@ -28,6 +28,7 @@ __all__ = [
     "SamplingParams",
     "StructuredOutputs",
     "TokenLogprobs",
+    "ToolCall",
     "__version__",
 ]
 
@@ -36,6 +37,7 @@ _HOMES = {
     "AsyncLLM": "trivium.api",
     "CompletionOutput": "trivium.api",
     "RequestOutput": "trivium.api",
+    "ToolCall": "trivium.api",
     "RangeRetention": "trivium.config.retention",
     "Retention": "trivium.config.retention",
     "SamplingParams": "trivium.config.sampling",

@@ -23,8 +23,14 @@ from trivium.server.tables import CHAT, COMPLETIONS, DETOKENIZE, PIN, TOKENIZE, 
 
 BOS, EOS, A = 1, 2, 67
 """Ids of the tiny model: start, end, and the letter a."""
-TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}{{ mood }}{% if add_generation_prompt %}>{% endif %}"
-REFUSED = {"timeout_s", "model", "priority", "cache_retention", "cache_retention_decode"}
+TEMPLATE = (
+    "{% for m in messages %}{{ m.content }}{% endfor %}{{ mood }}{{ tools or '' }}{{ documents or '' }}"
+    "{{ enable_thinking }}{% if add_generation_prompt %}>{{ opening }}{% endif %}"
+)
+REFUSED = {
+    "timeout_s", "model", "priority", "cache_retention", "cache_retention_decode", "tool_choice", "parallel_tool_calls",
+    "max_reasoning_tokens", "thinking_token_budget",
+}  # fmt: skip
 """Fields whose second value may be refused; what retention does is in `tests/unit/api/test_retention.py`, what
 priority does in `tests/unit/schedule/test_orders.py`."""
 ADMIN = {"authorization": "Bearer boss-admin-key"}
@@ -47,6 +53,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         "tiny,alias",
         "--admin-key",
         "boss-admin-key",
+        "--tool-call-parser",
+        "hermes",
+        "--reasoning-parser",
+        "qwen3",
     ]
     with (
         ServerProcess(folder, *flags, "--chat-template", TEMPLATE) as running,
@@ -68,9 +78,12 @@ class Row:
 
 
 MESSAGES = [{"role": "user", "content": "hello"}]
+TOOL = {"type": "function", "function": {"name": "f"}}
+DOCUMENT = {"text": "b"}
 DRAWN = {"temperature": 1.0, "seed": 1, "max_tokens": 24}
 GREEDY = {"temperature": 0.0, "max_tokens": 24}
 SAYS_A: dict[str, Any] = {**GREEDY, "logit_bias": {str(A): 100}}
+THINKING: dict[str, Any] = {**GREEDY, "chat_template_kwargs": {"opening": "<think>"}}
 ENDS: dict[str, Any] = {**GREEDY, "logit_bias": {str(EOS): 100}}
 
 SHARED: dict[str, Row] = {
@@ -152,6 +165,15 @@ ROWS: dict[str, tuple[FieldTable, Mapping[str, Any], dict[str, Row]]] = {
                 False, True, {**GREEDY, "messages": [*MESSAGES, {"role": "assistant", "content": "I"}],
                               "add_generation_prompt": False, "chat_template_kwargs": {"mood": "!"}}),
             "chat_template_kwargs": Row({}, {"mood": "!"}, GREEDY),
+            "tools": Row(None, [TOOL], GREEDY),
+            "documents": Row(None, [DOCUMENT], GREEDY),
+            "reasoning_effort": Row(None, "none", GREEDY),
+            "tool_choice": Row("none", "required", {**GREEDY, "tools": [TOOL]}),
+            "parallel_tool_calls": Row(True, False, {**GREEDY, "tools": [TOOL]}),
+            "max_reasoning_tokens": Row(None, 2, THINKING),
+            "thinking_token_budget": Row(None, 2, THINKING),
+            "include_reasoning": Row(True, False, THINKING),
+            "separate_reasoning": Row(True, False, THINKING),
         },
     ),
     "/tokenize": (
@@ -168,6 +190,9 @@ ROWS: dict[str, tuple[FieldTable, Mapping[str, Any], dict[str, Row]]] = {
                 False, True, {"prompt": None, "messages": [*MESSAGES, {"role": "assistant", "content": "I"}],
                               "add_generation_prompt": False, "chat_template_kwargs": {"mood": "!"}}),
             "chat_template_kwargs": Row({}, {"mood": "!"}, {"prompt": None, "messages": MESSAGES}),
+            "tools": Row(None, [TOOL], {"prompt": None, "messages": MESSAGES}),
+            "documents": Row(None, [DOCUMENT], {"prompt": None, "messages": MESSAGES}),
+            "reasoning_effort": Row(None, "none", {"prompt": None, "messages": MESSAGES}),
         },
     ),
     "/detokenize": (
@@ -189,6 +214,9 @@ PIN_ROWS = {
         False, True, {"prompt": None, "messages": [*LONG_MESSAGES, {"role": "assistant", "content": "I"}],
                       "add_generation_prompt": False, "chat_template_kwargs": {"mood": "!"}}),
     "chat_template_kwargs": Row({}, {"mood": "!"}, {"prompt": None, "messages": LONG_MESSAGES}),
+    "tools": Row(None, [TOOL], {"prompt": None, "messages": LONG_MESSAGES}),
+    "documents": Row(None, [DOCUMENT], {"prompt": None, "messages": LONG_MESSAGES}),
+    "reasoning_effort": Row(None, "none", {"prompt": None, "messages": LONG_MESSAGES}),
     "cache_salt": Row("a", "b"),
     "ttl_s": Row(None, 1000.0),
 }  # fmt: skip

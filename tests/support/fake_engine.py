@@ -20,6 +20,8 @@ from trivium.base.errors import EngineDeadError, TemplateError, TriviumError
 from trivium.config.model import LayerConfig, ModelConfig, RopeConfig
 from trivium.config.sampling import SamplingParams
 from trivium.engine.messages import AnswerReport, CacheNews, Delta
+from trivium.grammar.part_reader import PartReader
+from trivium.grammar.parts import OutputPart
 from trivium.sampling.batch import TokenLogprobs
 from trivium.server.served import ServedModel
 
@@ -64,9 +66,17 @@ class ByteTokenizer:
 class JoiningTemplate:
     """Joins role and content with `+`, as real templates do: a content that is no text raises inside."""
 
-    def __init__(self, *, refuses: str | None = None) -> None:
+    def __init__(self, *, refuses: str | None = None, uses: Sequence[str] = (), opening: str = "") -> None:
         self.refuses = refuses
+        self.known = frozenset(uses)
+        self.opening = opening
+        """What it writes behind the beginning of an answer."""
         self.seen: list[Mapping[str, Any]] = []
+        self.variables: Mapping[str, Any] = {}
+        self.takes_text_arguments = False
+
+    def uses(self, variable: str) -> bool:
+        return variable in self.known
 
     def render(
         self,
@@ -79,8 +89,10 @@ class JoiningTemplate:
         if self.refuses is not None:
             raise TemplateError(self.refuses)
         self.seen = list(messages)
+        self.variables = {"tools": tools, **variables}
         text = "".join("<|im_start|>" + m["role"] + "\n" + m["content"] + "<|im_end|>\n" for m in messages)
-        return text + str(variables.get("suffix", "")) + ("<|im_start|>assistant\n" if add_generation_prompt else "")
+        begun = "<|im_start|>assistant\n" + self.opening if add_generation_prompt else ""
+        return text + str(variables.get("suffix", "")) + begun
 
 
 def say(text: str) -> Script:
@@ -277,6 +289,8 @@ class _Answer:
         self._num_said = 0
         self._tokenizer = ByteTokenizer()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._reader = None if params.chat_output is None else PartReader(params.chat_output)
+        self._state = None if self._reader is None else self._reader.start
         self.is_finished = False
 
     def next(self) -> Delta:
@@ -316,6 +330,7 @@ class _Answer:
             first_token=self._num_said,
             token_ids=token_ids,
             text=text,
+            parts=self._parts(text, is_last=finish is not None),
             logprobs=None if params.logprobs is None else [score(id_, params.logprobs) for id_ in token_ids],
             prompt_logprobs=self._prompt_logprobs() if is_first and params.prompt_logprobs is not None else None,
             cached_len=self._cached_len(),
@@ -324,6 +339,12 @@ class _Answer:
             error=failure[0] if failure else None,
             error_code=failure[1] if failure else None,
         )
+
+    def _parts(self, text: str, *, is_last: bool) -> list[OutputPart] | None:
+        if self._reader is None or self._state is None:
+            return None
+        self._state, parts = self._reader.read(self._state, text)
+        return [*parts, *self._reader.finish(self._state)] if is_last else parts
 
     def _cached_len(self) -> int:
         """Later choices find the whole prompt of the first one in the cache, as they do in the real engine."""

@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 
 from support.fake_engine import ByteTokenizer, FakeEngine, JoiningTemplate, tiny_served
 from trivium.config.options import ServerOptions
+from trivium.grammar.detect import ModelDialects
 from trivium.server.app import build_app
 
 
@@ -43,13 +44,19 @@ def open_site(
     template: JoiningTemplate | None = None,
     tokenizer: ByteTokenizer | None = None,
     served: dict[str, Any] | None = None,
+    dialects: ModelDialects | None = None,
     **options: Any,
 ) -> Site:
     """Make a site; its client wants closing."""
     own_engine = engine or FakeEngine()
     own_template = template or JoiningTemplate()
     app = build_app(
-        own_engine, tokenizer or ByteTokenizer(), own_template, ServerOptions(**options), tiny_served(**(served or {}))
+        own_engine,
+        tokenizer or ByteTokenizer(),
+        own_template,
+        ServerOptions(**options),
+        tiny_served(**(served or {})),
+        dialects=dialects,
     )
     client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://trivium.test")
     return Site(app, own_engine, own_template, client)

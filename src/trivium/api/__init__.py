@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from trivium.api.async_llm import AsyncLLM
 from trivium.api.llm import LLM
-from trivium.api.outputs import Answers, CompletionOutput, RequestOutput
+from trivium.api.outputs import Answers, CompletionOutput, RequestOutput, ToolCall
 from trivium.api.prompts import Message, Prompt
 
-__all__ = ["LLM", "Answers", "AsyncLLM", "CompletionOutput", "Message", "Prompt", "RequestOutput"]
+__all__ = ["LLM", "Answers", "AsyncLLM", "CompletionOutput", "Message", "Prompt", "RequestOutput", "ToolCall"]

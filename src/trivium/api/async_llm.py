@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from trivium.api.prompts import ChatForm, Message, Prompt, PromptReader, ReadPrompt
+from trivium.api.prompts import ChatForm, Message, Prompt, PromptReader, ReadPrompt, with_output
 from trivium.base.errors import InvalidParameterError
 from trivium.config.resolve import options_from
 
@@ -90,9 +90,15 @@ class AsyncLLM:
         add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
+        parallel_tool_calls: bool = True,
+        documents: Sequence[Mapping[str, str]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        max_reasoning_tokens: int | None = None,
     ) -> AsyncIterator[Delta]:
         """Answer one conversation and yield its news; arguments are those of `LLM.chat`.
+
+        Reasoning and tool calls come as `parts` of the news.
 
         Raises:
             InvalidParameterError: The model is not loaded (use `async with`, or `start`).
@@ -105,10 +111,14 @@ class AsyncLLM:
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             tools=tools,
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
+            documents=documents,
             chat_template_kwargs=chat_template_kwargs,
+            max_reasoning_tokens=max_reasoning_tokens,
         )
         [read] = reader.with_priorities([reader.chat(messages, form)], priority)
-        return _submit(engine, read, reader.params(sampling_params), request_id)
+        return _submit(engine, read, with_output(reader.params(sampling_params), read), request_id)
 
     async def abort(self, request_id: str) -> None:
         """End a request; unknown ids are ignored."""

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 from trivium.api.outputs import Answers, RequestOutput
 from trivium.api.progress import progress_bar
-from trivium.api.prompts import ChatForm, Message, Params, Priorities, Prompt, PromptReader, ReadPrompt
+from trivium.api.prompts import (
+    ChatForm,
+    Message,
+    Params,
+    Priorities,
+    Prompt,
+    PromptReader,
+    ReadPrompt,
+    with_output,
+)
 from trivium.api.shared_loop import Inbox, SharedLoop
 from trivium.config.resolve import options_from
 
@@ -102,7 +111,11 @@ class LLM:
         add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
+        parallel_tool_calls: bool = True,
+        documents: Sequence[Mapping[str, str]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        max_reasoning_tokens: int | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation or many through the model's chat template.
 
@@ -115,8 +128,12 @@ class LLM:
             add_generation_prompt: End with the beginning of an answer; `None` does so unless the final message is
                 continued.
             continue_final_message: Go on inside the final message.
-            tools: Not supported; anything but nothing is refused.
+            tools: Functions that the model may call, in OpenAI's shape; see `CompletionOutput.tool_calls`.
+            tool_choice: `auto`, `none`, `required`, or OpenAI's shapes that name tools.
+            parallel_tool_calls: Whether one answer may call several tools.
+            documents: Texts for the template to show to the model, where it does.
             chat_template_kwargs: Further variables of the template.
+            max_reasoning_tokens: Tokens of reasoning after which its end is written.
 
         Raises:
             RequestError: A message, field or parameter is refused, or there is no template; nothing was run.
@@ -128,7 +145,11 @@ class LLM:
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             tools=tools,
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
+            documents=documents,
             chat_template_kwargs=chat_template_kwargs,
+            max_reasoning_tokens=max_reasoning_tokens,
         )
         read = self._reader.with_priorities(self._reader.chats(messages, form), priority)
         return self._run(read, sampling_params, has_bar=use_tqdm)
@@ -173,7 +194,8 @@ class LLM:
 
     def _run(self, prompts: Sequence[ReadPrompt], given: Params, *, has_bar: bool) -> list[RequestOutput]:
         """Feed prompts as the queue takes them, until all have ended."""
-        params = self._reader.params_per_prompt(given, len(prompts))
+        given_params = self._reader.params_per_prompt(given, len(prompts))
+        params = [with_output(own, prompt) for own, prompt in zip(given_params, prompts, strict=True)]
         requests = list(zip(prompts, self._shared.prepare(prompts, params), strict=True))
         inbox = Inbox()
         answers: dict[str, Answers] = {}
@@ -201,4 +223,6 @@ class LLM:
             request_id = self._shared.try_submit(inbox, prompt, params)
             if request_id is None:
                 return
-            answers[request_id] = Answers(request_id, prompt.text, prompt.ids, params)
+            answers[request_id] = Answers(
+                request_id, prompt.text, prompt.ids, params, num_earlier_calls=prompt.num_earlier_calls
+            )

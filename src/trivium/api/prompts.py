@@ -23,6 +23,8 @@ from trivium.config.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from trivium.assembly import Frontend
+    from trivium.config.chat_output import ChatOutput
+    from trivium.grammar.chat import ChatRequest
     from trivium.tokens.chat import ChatTemplate
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
@@ -55,6 +57,10 @@ class ReadPrompt:
     """Prompts share their prefix's KV only with prompts of the same salt."""
     priority: int = 0
     """Smaller starts first, where the engine orders by priority."""
+    chat_output: ChatOutput | None = None
+    """What the answer is made of, where it is more than text."""
+    num_earlier_calls: int = 0
+    """Tool calls of the conversation's history."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +71,18 @@ class ChatForm:
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     tools: Sequence[Mapping[str, Any]] | None = None
+    tool_choice: str | Mapping[str, Any] | None = None
+    parallel_tool_calls: bool = True
+    documents: Sequence[Mapping[str, str]] | None = None
     chat_template_kwargs: Mapping[str, Any] | None = None
+    max_reasoning_tokens: int | None = None
+
+
+def with_output(params: SamplingParams, prompt: ReadPrompt) -> SamplingParams:
+    """Return the parameters of a prompt's request: what a chat's answer is made of is said there, unless given."""
+    if prompt.chat_output is None or params.chat_output is not None:
+        return params
+    return replace(params, chat_output=prompt.chat_output)
 
 
 class PromptReader:
@@ -191,8 +208,6 @@ class PromptReader:
     def _template(self, form: ChatForm) -> ChatTemplate:
         from trivium.tokens.chat import find_template  # noqa: PLC0415  (start-up time)
 
-        if form.tools:
-            raise UnsupportedFeatureError("tools is not supported; tools cannot be called yet", param="tools")
         own = form.chat_template
         if own is not None and not isinstance(own, str):
             raise _bad("chat_template", own, "a Jinja template as text, or the path of one")
@@ -204,19 +219,40 @@ class PromptReader:
         return template
 
     def _converse(self, where: str, messages: object, form: ChatForm, template: ChatTemplate) -> ReadPrompt:
-        from trivium.tokens.conversation import normalise_messages, render_prompt  # noqa: PLC0415  (start-up time)
+        from trivium.grammar.chat import conversation_of, output_of  # noqa: PLC0415  (start-up time)
+        from trivium.tokens.conversation import render_prompt  # noqa: PLC0415
+        from trivium.tokens.tool_messages import count_calls  # noqa: PLC0415
 
-        variables = form.chat_template_kwargs
-        if variables is not None and not isinstance(variables, Mapping):
-            raise _bad("chat_template_kwargs", variables, "a mapping of names to values")
-        text = render_prompt(
-            template,
-            normalise_messages(messages, where),
-            add_generation_prompt=form.add_generation_prompt,
-            continue_final_message=form.continue_final_message,
-            variables=variables or {},
+        request = _chat_request(where, messages, form)
+        conversation = conversation_of(request, template)
+        text = render_prompt(template, conversation)
+        return ReadPrompt(
+            text,
+            self.tokenizer.encode(text, add_special_tokens=False),
+            chat_output=output_of(request, self.frontend.dialects, conversation, text),
+            num_earlier_calls=count_calls(conversation.messages),
         )
-        return ReadPrompt(text, self.tokenizer.encode(text, add_special_tokens=False))
+
+
+def _chat_request(where: str, messages: object, form: ChatForm) -> ChatRequest:
+    from trivium.grammar.chat import ChatRequest  # noqa: PLC0415  (start-up time)
+    from trivium.tokens.tool_request import WantedCalls, read_tool_choice, read_tools  # noqa: PLC0415
+
+    variables = form.chat_template_kwargs
+    if variables is not None and not isinstance(variables, Mapping):
+        raise _bad("chat_template_kwargs", variables, "a mapping of names to values")
+    return ChatRequest(
+        messages=messages,
+        where=where,
+        tools=read_tools(form.tools or ()),
+        calls=WantedCalls() if form.tool_choice is None else read_tool_choice(form.tool_choice),
+        parallel_tool_calls=form.parallel_tool_calls,
+        documents=form.documents or (),
+        add_generation_prompt=form.add_generation_prompt,
+        continue_final_message=form.continue_final_message,
+        variables=variables or {},
+        max_reasoning_tokens=form.max_reasoning_tokens,
+    )
 
 
 def _is_list(value: object) -> TypeGuard[Sequence[Any]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trivium.base.errors import ConfigError
 from trivium.config.options import EngineOptions
+from trivium.grammar.detect import ModelDialects, choose_dialects
 
 if TYPE_CHECKING:
     from trivium.config.model import ModelConfig
@@ -40,6 +41,8 @@ class Frontend:
     config: ModelConfig
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
+    dialects: ModelDialects
+    """How the model writes tool calls and marks its reasoning."""
     generation_config: Mapping[str, Any]
     precision: str
     """Weight formats of the checkpoint and their share, e.g. `q4_1 97 %, f32 3 %`."""
@@ -99,11 +102,17 @@ def load_frontend(options: EngineOptions, report: Report = silent, *, model: Ope
     """Open a model, unless it is open already, for the side that talks to users; reads no weight."""
     model = model or open_model(options, report)
     tokenizer = load_tokenizer(options, model)
+    template = load_chat_template(options, model, tokenizer)
     return Frontend(
         name=model.name,
         config=model.config,
         tokenizer=tokenizer,
-        chat_template=load_chat_template(options, model, tokenizer),
+        chat_template=template,
+        dialects=choose_dialects(
+            () if template is None else template.sources.values(),
+            tool_call_parser=options.model.tool_call_parser,
+            reasoning_parser=options.model.reasoning_parser,
+        ),
         generation_config=model.checkpoint.generation_config,
         precision=precision_of(model.checkpoint),
         licence=model.licence,

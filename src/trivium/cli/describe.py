@@ -14,7 +14,10 @@ from trivium.config.options import EngineOptions, ScheduleOptions
 from trivium.config.sizes import format_bytes
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from trivium.config.model import ModelConfig, RopeConfig
+    from trivium.config.options import ModelOptions
     from trivium.config.resolve import Settings
     from trivium.weights.stored import Checkpoint
 
@@ -104,6 +107,7 @@ def describe_model(settings: Settings) -> dict[str, Any]:
                 }
                 for group in spec.groups
             ],
+            "chat": _chat(options.model, found.path, checkpoint),
             "sampling defaults": dict(checkpoint.generation_config),
             "options": [
                 {"option": name, "value": setting.shown, "origin": setting.origin}
@@ -112,6 +116,27 @@ def describe_model(settings: Settings) -> dict[str, Any]:
         }
     finally:
         checkpoint.close()
+
+
+def _chat(options: ModelOptions, path: Path, checkpoint: Checkpoint) -> dict[str, Any]:
+    """Say what the chat template shows to the model, and in which dialects the model is taken to answer."""
+    from trivium.grammar.detect import choose_dialects  # noqa: PLC0415  (start-up time)
+    from trivium.tokens.chat import find_template  # noqa: PLC0415
+
+    directory = None if checkpoint.format == "gguf" else path
+    template = find_template(override=options.chat_template, directory=directory, metadata=checkpoint.metadata)
+    dialects = choose_dialects(
+        () if template is None else template.sources.values(),
+        tool_call_parser=options.tool_call_parser,
+        reasoning_parser=options.reasoning_parser,
+    )
+    return {
+        "template": "none" if template is None else ", ".join(template.sources),
+        "shows tools": template is not None and template.uses("tools"),
+        "shows documents": template is not None and template.uses("documents"),
+        "tool calls": dialects.tools or "not read",
+        "reasoning": dialects.reasoning or "not split off",
+    }
 
 
 def _configuration(config: ModelConfig) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def _parameter(option: Option, group: Group, *, is_shown: bool) -> inspect.Param
     is_switch = option.kind is bool
     is_map = get_origin(option.kind) is Mapping
     details = Parameter(
-        name=(option.flag, f"-{option.name}") if len(option.name) == 1 else option.flag,
+        name=(option.flag, f"-{option.name}") if len(option.name) == 1 else (option.flag, *option.other_flags),
         help=_meaning(option),
         group=group,
         show=is_shown,

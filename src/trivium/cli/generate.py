@@ -111,12 +111,12 @@ def chat_ids(llm: LLM, messages: Sequence[dict[str, Any]]) -> list[int]:
         ConfigError: The model has no chat template.
         RequestError: A message is not one, or the template refuses them.
     """
-    from trivium.tokens.conversation import normalise_messages, render_prompt  # noqa: PLC0415  (start-up time)
+    from trivium.tokens.conversation import Conversation, normalise_messages, render_prompt  # noqa: PLC0415  (start-up time)
 
     template = llm.frontend.chat_template
     if template is None:
         raise ConfigError(f"{llm.frontend.name} has no chat template; give one with --chat-template")
-    text = render_prompt(template, normalise_messages(messages), variables={})
+    text = render_prompt(template, Conversation(messages=normalise_messages(messages)))
     return llm.frontend.tokenizer.encode(text, add_special_tokens=False)
 
 
@@ -162,6 +162,8 @@ def _print(outputs: Sequence[RequestOutput], *, is_json: bool) -> int:
 
 def _as_json(output: RequestOutput) -> dict[str, Any]:
     entry = asdict(output)
+    for answer in entry["outputs"]:  # of conversations only
+        del answer["parts"], answer["tool_calls"]
     entry["usage"] = {
         "prompt_tokens": len(output.prompt_token_ids),
         "completion_tokens": sum(len(answer.token_ids) for answer in output.outputs),

@@ -21,7 +21,7 @@ CacheDir = Annotated[Path | None, Parameter(help="Where downloads are kept; by d
 Json = Annotated[bool, Parameter(help="Print JSON.", negative="")]
 
 
-@flags_of(ModelOptions, without=("model", "tokenizer", "chat_template", "max_model_len"))
+@flags_of(ModelOptions, only=("revision", "cache_dir", "offline"))
 def pull(name: str, /, *, config: ConfigFile = None, **flags: Any) -> int:
     """Fetch a model, so that later starts need no network.
 

@@ -30,6 +30,11 @@ class ModelOptions:
     """Directory or tokenizer.json to use instead of the model's own tokenizer."""
     chat_template: str | None = None
     """Jinja file, or template text, to use instead of the model's own chat template."""
+    tool_call_parser: str = field(default="auto", metadata={**ADVANCED, "other_flags": ("--tool-parser",)})
+    """Dialect in which the model writes tool calls; auto finds it by the chat template, none reads no calls. Also
+    --tool-parser."""
+    reasoning_parser: str = field(default="auto", metadata=ADVANCED)
+    """Dialect in which the model marks its reasoning; auto finds it by the chat template, none splits nothing off."""
     revision: str | None = None
     """Branch, tag or commit of a hub model."""
     max_model_len: int | None = None

@@ -43,6 +43,8 @@ class Option:
     """Whether a running server takes a new value at SIGHUP."""
     is_advanced: bool = False
     """Whether help pages show it only when everything is asked for."""
+    other_flags: tuple[str, ...] = ()
+    """Further spellings of its flag, which other engines' users know."""
 
     @property
     def flag(self) -> str:
@@ -104,6 +106,7 @@ def options_of(record: type) -> tuple[Option, ...]:
                 meaning=meanings.get(field.name, ""),
                 is_reloadable=bool(field.metadata.get("is_reloadable")),
                 is_advanced=bool(field.metadata.get("is_advanced")),
+                other_flags=field.metadata.get("other_flags", ()),
             )
         )
     return tuple(found)

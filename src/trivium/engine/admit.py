@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from trivium.base.errors import InvalidParameterError, PromptTooLongError, UnsupportedFeatureError, ensure
 from trivium.base.ids import RequestId, TokenId
 from trivium.cache.retain import RetentionPlan
+from trivium.engine.unenforced import refuse_unenforced
 from trivium.grammar.automaton import OutputAutomaton
 from trivium.grammar.part_reader import PartReader
 from trivium.grammar.stops import StopTexts
@@ -95,6 +96,7 @@ def admit(
     """
     params = message.params
     params.validate(vocab_size=limits.vocab_size)
+    refuse_unenforced(params)
     _check_prompt(message.prompt_ids, limits)
     _check_scored_start(params, len(message.prompt_ids))
     if message.priority and not limits.takes_priority:

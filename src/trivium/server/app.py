@@ -16,9 +16,11 @@ from starlette.types import ASGIApp
 
 from trivium.base.clock import Clock, SystemClock
 from trivium.config.options import ServerOptions
+from trivium.grammar.detect import ModelDialects
 from trivium.server import chat, completions
 from trivium.server.auth import Doorkeeper
 from trivium.server.cache_routes import CacheRoutes
+from trivium.server.chat_form import ChatForm
 from trivium.server.cors import Cors
 from trivium.server.errors import MethodNotAllowedError, RouteNotFoundError, error_body
 from trivium.server.gate import Gate
@@ -40,6 +42,7 @@ def build_app(
     options: ServerOptions,
     served: ServedModel,
     *,
+    dialects: ModelDialects | None = None,
     clock: Clock | None = None,
     tracing: Tracing | None = None,
 ) -> Starlette:
@@ -51,6 +54,7 @@ def build_app(
         chat_template: The model's, or `None`: chat is then refused with the reason.
         options: Keys, limits and times.
         served: Names and defaults.
+        dialects: How the model writes tool calls and marks its reasoning; by default neither is known.
         clock: Times requests and tokens.
         tracing: Takes spans; by default what `otlp_endpoint` says.
 
@@ -68,6 +72,7 @@ def build_app(
             engine.status, own_clock, vllm_names_for=served.name if options.vllm_metric_names else None
         ),
         doorkeeper=Doorkeeper(options),
+        dialects=dialects or ModelDialects(),
         clock=own_clock,
         tracing=tracing or (Tracing(options.otlp_endpoint) if options.otlp_endpoint else None),
     )
@@ -91,7 +96,7 @@ def _routes(service: Service) -> list[Route]:
 
     generating: list[tuple[str, ASGIApp]] = [
         ("/v1/completions", GenerationRoute(service, completions.parse, completions.CompletionForm)),
-        ("/v1/chat/completions", GenerationRoute(service, chat.parse, chat.ChatForm)),
+        ("/v1/chat/completions", GenerationRoute(service, chat.parse, ChatForm)),
     ]
     return [
         *(Route(path, endpoint, methods=["POST"]) for path, endpoint in generating),

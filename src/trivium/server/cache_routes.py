@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from trivium.base.errors import InvalidParameterError
 from trivium.config.sampling import SamplingParams
 from trivium.server.body import read_json_object
-from trivium.server.chat import prompt_ids
+from trivium.server.chat_prompt import chat_prompt
 from trivium.server.errors import KVEventsOffError, PinNotFoundError
 from trivium.server.job import check_prompt_ids, fit_to_context
 from trivium.server.service import Service
@@ -107,7 +107,7 @@ class CacheRoutes:
         if ("prompt" in values) == ("messages" in values):
             raise InvalidParameterError("give either prompt or messages", param="prompt")
         if "messages" in values:
-            return await prompt_ids(service, values)
+            return (await chat_prompt(service, values)).ids
         if isinstance(values["prompt"], str):
             adds_special = values.get("add_special_tokens", True)
             (ids,) = await service.encode([values["prompt"]], add_special_tokens=adds_special)

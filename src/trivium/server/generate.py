@@ -14,15 +14,18 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
+from msgspec import UNSET, UnsetType
+
 from trivium.base.errors import EngineDeadError, InvalidParameterError
 from trivium.base.ids import FinishReason
 from trivium.config.structured import KINDS
 from trivium.engine.messages import Delta
+from trivium.grammar.parts import OutputPart
 from trivium.sampling.batch import TokenLogprobs
 from trivium.server.errors import AnswerAbortedError, AnswerFailedError
 from trivium.server.job import Job
 from trivium.server.ports import EnginePort
-from trivium.server.shapes import PromptTokensDetails, Usage
+from trivium.server.shapes import CompletionTokensDetails, PromptTokensDetails, Usage
 
 
 def run_job(
@@ -152,10 +155,13 @@ class Counts:
         self._prompt_tokens = job.prompt_tokens
         self._cached = [0] * len(job.prompts)
         self.completion_tokens = 0
+        self._reasoning = ReasoningCount(job)
 
     def add(self, prompt_idx: int, delta: Delta) -> None:
         """Count a delta."""
         self.completion_tokens += len(delta.token_ids)
+        if delta.parts is not None:
+            self._reasoning.add(prompt_idx, delta)
         if delta.choice == 0 and delta.cached_len:
             # Later choices find the first one's prompt in the cache; the client is told what the prompt itself found.
             self._cached[prompt_idx] = delta.cached_len
@@ -163,7 +169,33 @@ class Counts:
     def usage(self) -> Usage:
         """Say what the job has cost so far."""
         total = self._prompt_tokens + self.completion_tokens
-        return Usage(self._prompt_tokens, self.completion_tokens, total, PromptTokensDetails(sum(self._cached)))
+        found = PromptTokensDetails(sum(self._cached))
+        return Usage(self._prompt_tokens, self.completion_tokens, total, found, self._reasoning.details())
+
+
+class ReasoningCount:
+    """Tokens of reasoning as they arrive: those with which reasoning came, or after which it goes on."""
+
+    def __init__(self, job: Job) -> None:
+        output = job.chat_output
+        self._is_known = output is not None and output.reasoning_dialect is not None
+        self._starts = output is not None and output.starts_in_reasoning
+        self._is_reasoning: dict[tuple[int, int], bool] = {}
+        """By prompt and choice: whether the last part was reasoning."""
+        self._num_tokens = 0
+
+    def add(self, prompt_idx: int, delta: Delta) -> None:
+        """Count the tokens of a delta with parts."""
+        key = (prompt_idx, delta.choice)
+        was_reasoning = self._is_reasoning.get(key, self._starts)
+        kinds = [part.kind for part in delta.parts or ()]
+        if "reasoning" in kinds if kinds else was_reasoning:
+            self._num_tokens += len(delta.token_ids)
+        self._is_reasoning[key] = kinds[-1] == "reasoning" if kinds else was_reasoning
+
+    def details(self) -> CompletionTokensDetails | UnsetType:
+        """Say how many there were, where reasoning is told apart."""
+        return CompletionTokensDetails(self._num_tokens) if self._is_known else UNSET
 
 
 @dataclass(slots=True)
@@ -171,6 +203,8 @@ class Collected:
     """One whole answer."""
 
     texts: list[str] = field(default_factory=list)
+    parts: list[OutputPart] | None = None
+    """What the text means, where that is told."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs | None] | None = None
@@ -182,6 +216,9 @@ class Collected:
         """Append the news of a delta."""
         self.texts.append(delta.text)
         self.token_ids.extend(delta.token_ids)
+        if delta.parts is not None:
+            self.parts = self.parts or []
+            self.parts.extend(delta.parts)
         if delta.logprobs is not None:
             self.logprobs.extend(delta.logprobs)
         if delta.prompt_logprobs is not None:

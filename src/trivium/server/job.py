@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trivium.base.errors import InvalidParameterError, PromptTooLongError, UnsupportedFeatureError
+from trivium.config.chat_output import ChatOutput
 from trivium.config.sampling import SamplingParams
 from trivium.server.constraint_fields import constraint_field, constraint_of
 from trivium.server.fields import MAX_SHOWN_CHARS, is_count, root_field
@@ -62,6 +63,12 @@ class Job:
     timeout_s: float | None = None
     constraint_field: str | None = None
     """Field in which the answer's form was asked for."""
+    chat_output: ChatOutput | None = None
+    """What an answer is split into; `None`: it is plain text."""
+    includes_reasoning: bool = True
+    """Whether reasoning is reported where it is split off."""
+    num_earlier_calls: int = 0
+    """Tool calls of the conversation's history."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -108,6 +115,7 @@ def new_job(
     prompts: Sequence[Prompt],
     num_logprobs: int | None,
     is_echo: bool = False,
+    num_earlier_calls: int = 0,
 ) -> Job:
     """Put a job together, with an id that no other request has.
 
@@ -119,6 +127,7 @@ def new_job(
         prompts: At least one.
         num_logprobs: Alternatives to report per token of the answer.
         is_echo: Whether answers begin with their prompt.
+        num_earlier_calls: Tool calls of the conversation's history.
     """
     return Job(
         job_id=f"{prefix}-{uuid.uuid4().hex}",
@@ -137,6 +146,9 @@ def new_job(
         priority=values.get("priority", 0),
         timeout_s=values.get("timeout_s"),
         constraint_field=constraint_field(values),
+        chat_output=params.chat_output,
+        includes_reasoning=values.get("include_reasoning", True),
+        num_earlier_calls=num_earlier_calls,
     )
 
 

@@ -68,9 +68,11 @@ def _open(
     frontend = assembly.load_frontend(options, _report)
     served = served_model(frontend, options, server)
     logger.info("Trivium %s: %s (%s)", __version__, served.name, frontend.precision)
+    spoken = frontend.dialects
+    logger.info("tool calls: %s, reasoning: %s", spoken.tools or "not read", spoken.reasoning or "not split off")
     if not (server.api_key or server.api_key_file) and server.host not in {"127.0.0.1", "::1", "localhost"}:
         logger.warning("listening on %s without API keys: anybody who reaches it may use it", server.host)
-    app = build_app(engine, frontend.tokenizer, frontend.chat_template, server, served)
+    app = build_app(engine, frontend.tokenizer, frontend.chat_template, server, served, dialects=frontend.dialects)
     url = base_url(server, listener.getsockname()[1])
     freeze_what_is_loaded()  # in this thread, while the engine still reads weights
 
@@ -109,6 +111,8 @@ def served_model(frontend: assembly.Frontend, options: EngineOptions, server: Se
             "architecture": frontend.config.architecture,
             "weights": frontend.precision,
             "licence": frontend.licence,
+            "tool_call_parser": frontend.dialects.tools,
+            "reasoning_parser": frontend.dialects.reasoning,
         },
         created=int(time.time()),
     )

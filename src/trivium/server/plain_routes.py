@@ -12,7 +12,7 @@ from starlette.responses import Response
 from trivium import __version__
 from trivium.base.errors import ConfigError, InvalidParameterError
 from trivium.server.body import read_json_object
-from trivium.server.chat import prompt_ids
+from trivium.server.chat_prompt import chat_prompt
 from trivium.server.errors import BadConfigError
 from trivium.server.job import check_prompt_ids
 from trivium.server.service import Service
@@ -50,7 +50,7 @@ class PlainRoutes:
         if ("prompt" in values) == ("messages" in values):
             raise InvalidParameterError("give either prompt or messages", param="prompt")
         if "messages" in values:
-            ids = await prompt_ids(service, values)
+            ids = (await chat_prompt(service, values)).ids
         else:
             adds_special = values.get("add_special_tokens", True)
             (ids,) = await service.encode([values["prompt"]], add_special_tokens=adds_special)

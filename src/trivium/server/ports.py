@@ -129,6 +129,15 @@ class TokenizerPort(Protocol):
 class ChatTemplatePort(Protocol):
     """Messages to prompt text."""
 
+    @property
+    def takes_text_arguments(self) -> bool:
+        """Whether it wants the arguments of calls as texts, not as objects."""
+        ...
+
+    def uses(self, variable: str) -> bool:
+        """Whether it looks at a variable."""
+        ...
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -11,6 +11,7 @@ from trivium.base.clock import Clock, SystemClock
 from trivium.base.log import join_trace
 from trivium.config.options import ServerOptions
 from trivium.engine.messages import AnswerReport
+from trivium.grammar.detect import ModelDialects
 from trivium.server.auth import Doorkeeper
 from trivium.server.errors import NotReadyError, ShuttingDownError
 from trivium.server.job import Job
@@ -43,6 +44,8 @@ class Service:
     served: ServedModel
     telemetry: Telemetry
     doorkeeper: Doorkeeper
+    dialects: ModelDialects = field(default_factory=ModelDialects)
+    """How the model writes tool calls and marks its reasoning."""
     clock: Clock = field(default_factory=SystemClock)
     jobs: OpenJobs = field(default_factory=OpenJobs)
     reload: Callable[[], Changes] | None = None

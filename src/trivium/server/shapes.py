@@ -18,6 +18,13 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
     """Prompt tokens whose KV was found in the prefix cache."""
 
 
+class CompletionTokensDetails(msgspec.Struct, frozen=True):
+    """What the tokens of the answers were."""
+
+    reasoning_tokens: int
+    """Tokens of reasoning, the marks around it included where they were told apart from content."""
+
+
 class Usage(msgspec.Struct, frozen=True):
     """What a request cost; each prompt counts once, every drawn answer counts."""
 
@@ -25,6 +32,8 @@ class Usage(msgspec.Struct, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
+    """Where reasoning is told apart from content."""
 
 
 class CompletionLogprobs(msgspec.Struct):
@@ -89,12 +98,31 @@ class ChatLogprobs(msgspec.Struct):
     refusal: None = None
 
 
+class CalledFunction(msgspec.Struct, frozen=True):
+    """What a tool call calls."""
+
+    name: str
+    arguments: str
+    """JSON."""
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a tool, which the client makes and answers with a message of the role `tool`."""
+
+    id: str
+    type: str = "function"
+    function: CalledFunction
+
+
 class ChatAnswer(msgspec.Struct, kw_only=True):
     """The assistant's message."""
 
     role: str = "assistant"
-    content: str
+    content: str | None
+    """`None` where there are tool calls and nothing else."""
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, kw_only=True):

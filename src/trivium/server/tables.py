@@ -12,6 +12,7 @@ from trivium.base.errors import InvalidParameterError
 from trivium.config.retention import MAX_RANGES
 from trivium.config.sampling import MAX_CHOICES, MAX_LOGPROBS, MAX_STOP_STRINGS
 from trivium.server.cache_fields import retention, retention_ranges
+from trivium.server.chat_fields import OUTPUT_FIELDS, PROMPT_FIELDS
 from trivium.server.constraint_fields import CONSTRAINT_FIELDS
 from trivium.server.fields import (
     INT31,
@@ -22,7 +23,6 @@ from trivium.server.fields import (
     count,
     flag,
     ids,
-    mapping,
     number,
     one_of,
     refused,
@@ -120,13 +120,11 @@ COMPLETION_FIELDS: Mapping[str, Field] = {
 
 CHAT_FIELDS: Mapping[str, Field] = {
     **_COMMON_FIELDS,
-    "messages": whatever({"type": "array", "items": {"type": "object"}, "minItems": 1}, "The conversation."),
+    **PROMPT_FIELDS,
+    **OUTPUT_FIELDS,
     "max_completion_tokens": count(0, INT31, "Most tokens to generate; by default up to the context's end."),
     "logprobs": flag("Report the logprob of each token."),
     "top_logprobs": count(0, MAX_LOGPROBS, "Alternatives to report for each token; needs logprobs."),
-    "add_generation_prompt": flag("Whether the prompt ends with the beginning of an assistant turn."),
-    "continue_final_message": flag("Go on with the last message instead of answering it."),
-    "chat_template_kwargs": mapping("Further variables of the chat template."),
 }
 
 _BOOKKEEPING: Mapping[str, str] = {
@@ -137,11 +135,10 @@ _BOOKKEEPING: Mapping[str, str] = {
     "safety_identifier": "Names the end user for a provider's abuse checks; there are none.",
     "prompt_cache_key": "Routing hint for a prefix cache; every request finds the cache here.",
     "prompt_cache_retention": "Retention wish for a prefix cache; the cache keeps what fits.",
-    "parallel_tool_calls": "How many tools one answer may call; without tools it has no effect.",
     "request_id": "Client's name for the request; X-Request-Id is the one that is echoed.",
 }
 
-_NO_TOOLS = "tools cannot be called yet"
+_ONLY_CHAT = "conversations go to /v1/chat/completions"
 _OFF: tuple[Any, ...] = (False,)
 _ZERO: tuple[Any, ...] = (0,)
 
@@ -162,7 +159,6 @@ _UNSUPPORTED: Mapping[str, Unsupported] = {
     "truncate_prompt_tokens": Unsupported(hint="prompts are never cut"),
     "return_tokens_as_token_ids": Unsupported(_OFF, "return_token_ids reports ids"),
     "logprob_token_ids": Unsupported(),
-    "thinking_token_budget": Unsupported(),
     "repetition_detection": Unsupported(),
     "kv_transfer_params": Unsupported(),
     "vllm_xargs": Unsupported(({},)),
@@ -181,7 +177,16 @@ _UNSUPPORTED: Mapping[str, Unsupported] = {
 COMPLETIONS = FieldTable(
     honoured=COMPLETION_FIELDS,
     bookkeeping=_BOOKKEEPING,
-    unsupported={**_UNSUPPORTED, "suffix": Unsupported(("",), "the model completes to the right only")},
+    unsupported={
+        **_UNSUPPORTED,
+        "suffix": Unsupported(("",), "the model completes to the right only"),
+        "tools": Unsupported(([],), _ONLY_CHAT),
+        "tool_choice": Unsupported(("none", "auto"), _ONLY_CHAT),
+        "parallel_tool_calls": Unsupported((True,), _ONLY_CHAT),
+        "reasoning_effort": Unsupported(("none",), _ONLY_CHAT),
+        "thinking_token_budget": Unsupported(hint=_ONLY_CHAT),
+        "max_reasoning_tokens": Unsupported(hint=_ONLY_CHAT),
+    },
 )
 
 CHAT = FieldTable(
@@ -189,21 +194,17 @@ CHAT = FieldTable(
     bookkeeping=_BOOKKEEPING,
     unsupported={
         **_UNSUPPORTED,
-        "tools": Unsupported(([],), _NO_TOOLS),
-        "tool_choice": Unsupported(("none", "auto"), _NO_TOOLS),
-        "functions": Unsupported(([],), _NO_TOOLS),
-        "function_call": Unsupported(("none", "auto"), _NO_TOOLS),
+        "functions": Unsupported(([],), "use tools"),
+        "function_call": Unsupported(("none", "auto"), "use tool_choice"),
         "audio": Unsupported(),
         "modalities": Unsupported((["text"],), "answers are text"),
         "prediction": Unsupported(),
-        "reasoning": Unsupported(),
-        "reasoning_effort": Unsupported(("none",)),
-        "include_reasoning": Unsupported((True,)),
+        "reasoning": Unsupported(hint="use reasoning_effort or max_reasoning_tokens"),
+        "stream_reasoning": Unsupported((True,), "reasoning is streamed as it comes"),
         "verbosity": Unsupported(),
         "web_search_options": Unsupported(),
         "echo": Unsupported(_OFF),
         "suffix": Unsupported(("",)),
-        "documents": Unsupported(([],)),
         "chat_template": Unsupported(hint="the operator sets it with --chat-template"),
         "moderation": Unsupported(),
     },
@@ -213,16 +214,12 @@ TOKENIZE = FieldTable(
     honoured={
         "model": _COMMON_FIELDS["model"],
         "prompt": text("Text to tokenize."),
-        "messages": CHAT_FIELDS["messages"],
+        **PROMPT_FIELDS,
         "add_special_tokens": _COMMON_FIELDS["add_special_tokens"],
         "return_token_strs": flag("Also report the text of each token."),
-        "add_generation_prompt": CHAT_FIELDS["add_generation_prompt"],
-        "continue_final_message": CHAT_FIELDS["continue_final_message"],
-        "chat_template_kwargs": CHAT_FIELDS["chat_template_kwargs"],
     },
     bookkeeping={},
     unsupported={
-        "tools": Unsupported(([],), _NO_TOOLS),
         "chat_template": Unsupported(hint="the operator sets it with --chat-template"),
         "mm_processor_kwargs": Unsupported(({},)),
     },
@@ -240,11 +237,8 @@ PIN = FieldTable(
         "prompt": whatever(
             {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]}, "Text, or token ids."
         ),
-        "messages": CHAT_FIELDS["messages"],
+        **PROMPT_FIELDS,
         "add_special_tokens": _COMMON_FIELDS["add_special_tokens"],
-        "add_generation_prompt": CHAT_FIELDS["add_generation_prompt"],
-        "continue_final_message": CHAT_FIELDS["continue_final_message"],
-        "chat_template_kwargs": CHAT_FIELDS["chat_template_kwargs"],
         "cache_salt": _COMMON_FIELDS["cache_salt"],
         "ttl_s": number(
             0, 366 * 86400, "Seconds after which the prompt may be evicted again; never unless given.", above=0

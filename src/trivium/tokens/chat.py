@@ -71,7 +71,34 @@ class ChatTemplate:
         self.sources: Mapping[str, str] = sources
         environment = _make_environment(now)
         self._templates = {name: _compile(environment, name, text) for name, text in sources.items()}
+        self._variables = frozenset().union(*(_variables(environment, text) for text in sources.values()))
         self._tokens = {**(tokens or {}), "bos_token": bos_token, "eos_token": eos_token}
+
+    def uses(self, variable: str) -> bool:
+        """Whether the template looks at a variable: `tools`, `documents`, `enable_thinking` and so on."""
+        return variable in self._variables or (variable == "tools" and TOOL_TEMPLATE in self.sources)
+
+    @functools.cached_property
+    def takes_text_arguments(self) -> bool:
+        """Whether it wants the arguments of calls as texts, because it fails at an object or writes it as Python does.
+
+        Found by trying.
+        """
+        written = self._try({"probe": 1})
+        is_fit = written is not None and "{'probe': 1}" not in written
+        return not is_fit and self._try('{"probe": 1}') is not None
+
+    def _try(self, arguments: str | Mapping[str, Any]) -> str | None:
+        call = {"id": "call00000", "type": "function", "function": {"name": "probe", "arguments": arguments}}
+        turns: list[dict[str, Any]] = [
+            {"role": "user", "content": "probe"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": "probe", "tool_call_id": "call00000", "name": "probe"},
+        ]
+        try:
+            return self.render(turns)
+        except TemplateError:
+            return None
 
     def render(
         self,
@@ -167,6 +194,13 @@ def _compile(environment: PayingEnvironment, name: str, source: str) -> jinja2.T
         raise ConfigError(f"chat template '{name}' is not Jinja, line {error.lineno}: {error.message}") from error
     except Exception as error:
         raise ConfigError(f"chat template '{name}' does not compile: {type(error).__name__}: {error}") from error
+
+
+def _variables(environment: PayingEnvironment, source: str) -> frozenset[str]:
+    """Names that a template reads; those that it sets itself may be among them."""
+    from jinja2 import nodes  # noqa: PLC0415  (start-up time)
+
+    return frozenset(name.name for name in environment.parse(source).find_all(nodes.Name) if name.ctx == "load")
 
 
 class _RefusalError(Exception):

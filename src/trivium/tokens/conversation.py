@@ -7,12 +7,13 @@ The same rules hold for the HTTP server and for `LLM.chat`.
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from trivium.base.errors import InvalidParameterError, TemplateError, UnsupportedFeatureError
+from trivium.tokens.tool_messages import name_results, tool_calls, with_arguments
 
 MAX_MESSAGES = 4096
 MAX_SHOWN_CHARS = 60
@@ -21,7 +22,9 @@ PART_SEPARATOR = "\n"
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 """Role of the API to role of the template; open models know the developer's turn as the system's."""
-_PLAIN_KEYS = frozenset({"name", "tool_call_id", "reasoning_content", "reasoning"})
+_PLAIN_KEYS = frozenset({"name", "tool_call_id"})
+_REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
+"""What clients and templates call an earlier turn's reasoning; a template gets what was given by all these names."""
 _EMPTY_KEYS = frozenset({"refusal", "audio", "function_call", "annotations"})
 """Keys that a client sends back from an earlier answer; only empty values pass."""
 _RESERVED_VARIABLES = frozenset({
@@ -32,11 +35,37 @@ _RESERVED_VARIABLES = frozenset({
 class Renders(Protocol):
     """What turns uniform messages into a prompt; `ChatTemplate` does."""
 
+    @property
+    def takes_text_arguments(self) -> bool:
+        """Whether it wants the arguments of calls as texts, not as objects."""
+        ...
+
     def render(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **variables: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **variables: Any,
     ) -> str:
         """Write a conversation as a prompt."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """What a prompt is written from."""
+
+    messages: Sequence[dict[str, Any]]
+    """What `normalise_messages` returned."""
+    tools: Sequence[Mapping[str, Any]] = ()
+    """Descriptions of functions, as the template shows them to the model."""
+    add_generation_prompt: bool | None = None
+    """Whether to end with the beginning of an answer; `None` does so unless the final message is continued."""
+    continue_final_message: bool = False
+    """Whether to end inside the final message, so that the answer goes on with it."""
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    """The request's own variables for the template (`chat_template_kwargs`, `documents`)."""
 
 
 def normalise_messages(messages: object, where: str = "messages") -> list[dict[str, Any]]:
@@ -47,8 +76,8 @@ def normalise_messages(messages: object, where: str = "messages") -> list[dict[s
         where: What errors call it.
 
     Returns:
-        Messages with the keys `role` and `content` (a text), and those of `name`, `tool_calls`, `tool_call_id`,
-        `reasoning_content` and `reasoning` that were given.
+        Messages with the keys `role` and `content` (a text), and those of `name`, `tool_calls`, `tool_call_id` and
+        `reasoning_content` (also as `reasoning` and `thinking`) that were given.
 
     Raises:
         InvalidParameterError: A message has a wrong shape, an unknown role or an unknown key.
@@ -60,57 +89,73 @@ def normalise_messages(messages: object, where: str = "messages") -> list[dict[s
         raise _bad(where, "it is empty; at least one message is needed")
     if len(messages) > MAX_MESSAGES:
         raise _bad(where, f"it has {len(messages)} messages; at most {MAX_MESSAGES} are taken")
-    return [_normalise(f"{where}[{idx}]", message) for idx, message in enumerate(messages)]
+    uniform = [_normalise(f"{where}[{idx}]", message) for idx, message in enumerate(messages)]
+    name_results(uniform)
+    return uniform
 
 
-def render_prompt(
-    template: Renders,
-    messages: Sequence[Mapping[str, Any]],
-    *,
-    add_generation_prompt: bool | None = None,
-    continue_final_message: bool = False,
-    variables: Mapping[str, Any],
-) -> str:
-    """Render uniform messages.
-
-    Args:
-        template: The chat template.
-        messages: What `normalise_messages` returned.
-        add_generation_prompt: End with the beginning of an answer; `None` does so unless the final one is continued.
-        continue_final_message: End inside the final message, so that the answer goes on with it.
-        variables: The request's own variables for the template (`chat_template_kwargs`).
+def render_prompt(template: Renders, conversation: Conversation) -> str:
+    """Write a conversation as a prompt.
 
     Raises:
         InvalidParameterError: The fields contradict each other.
         TemplateError: The template refused the messages.
     """
-    taken = _RESERVED_VARIABLES.intersection(variables)
+    taken = _RESERVED_VARIABLES.intersection(conversation.variables)
     if taken:
         raise _bad("chat_template_kwargs", f"it must not set {', '.join(sorted(taken))}")
-    if not continue_final_message:
-        adds_prompt = add_generation_prompt is not False
-        return _render(template, messages, add_generation_prompt=adds_prompt, variables=variables)
-    if add_generation_prompt:
+    messages = with_arguments(conversation.messages, as_text=template.takes_text_arguments)
+    if not conversation.continue_final_message:
+        adds_prompt = conversation.add_generation_prompt is not False
+        return _render(template, messages, conversation, add_generation_prompt=adds_prompt)
+    if conversation.add_generation_prompt:
         raise _bad("continue_final_message", "it cannot be combined with add_generation_prompt")
+    if messages[-1].get("tool_calls"):
+        raise _bad("continue_final_message", "the final message has tool calls, behind which nothing can go on")
     # The final message is marked at its end, and the prompt cut at the mark, before whatever the template puts behind.
     mark = secrets.token_hex(16)
     final = {**messages[-1], "content": messages[-1]["content"] + mark}
-    rendered = _render(template, [*messages[:-1], final], add_generation_prompt=False, variables=variables)
+    rendered = _render(template, [*messages[:-1], final], conversation, add_generation_prompt=False)
     before, found, _ = rendered.rpartition(mark)
     if not found:
         raise TemplateError("the chat template dropped the final message, so it cannot be continued", param="messages")
     return before
 
 
+def ends_inside(prompt: str, conversation: Conversation, opening: str, closing: str) -> bool:
+    """Whether a prompt ends inside a span, so that the answer begins in it.
+
+    What users wrote does not count: looked at are the end of the prompt, which is the template's own, and the final
+    message where that is continued.
+
+    Args:
+        prompt: What `render_prompt` returned.
+        conversation: What it was written from.
+        opening: What opens the span, such as `<think>`.
+        closing: What closes it.
+    """
+    if conversation.continue_final_message:
+        begun = conversation.messages[-1]["content"]
+        if opening in begun or closing in begun:
+            return bool(begun.rfind(opening) > begun.rfind(closing))
+        return prompt.removesuffix(begun).rstrip().endswith(opening)
+    return conversation.add_generation_prompt is not False and prompt.rstrip().endswith(opening)
+
+
 def _render(
     template: Renders,
     messages: Sequence[Mapping[str, Any]],
+    conversation: Conversation,
     *,
     add_generation_prompt: bool,
-    variables: Mapping[str, Any],
 ) -> str:
     try:
-        return template.render(messages, add_generation_prompt=add_generation_prompt, **variables)
+        return template.render(
+            messages,
+            tools=conversation.tools or None,
+            add_generation_prompt=add_generation_prompt,
+            **conversation.variables,
+        )
     except TemplateError as error:
         error.param = error.param or "messages"
         raise
@@ -129,18 +174,21 @@ def _normalise(where: str, message: object) -> dict[str, Any]:
         if key in {"role", "content"} or value is None:
             continue
         if key == "tool_calls" and role == "assistant":
-            uniform["tool_calls"] = _tool_calls(f"{where}.tool_calls", value)
+            if calls := tool_calls(f"{where}.tool_calls", value):
+                uniform["tool_calls"] = calls
         else:
             _take_key(uniform, where, key, value)
+    if uniform["content"] and "tool_calls" in uniform:
+        uniform.pop("thinking", None)  # harmony's template refuses both
     return uniform
 
 
 def _take_key(uniform: dict[str, Any], where: str, key: str, value: object) -> None:
     """Keep one of the lesser keys of a message, or refuse it."""
-    if key in _PLAIN_KEYS:
+    if key in _PLAIN_KEYS or key in _REASONING_KEYS:
         if not isinstance(value, str):
             raise _bad(f"{where}.{key}", "it must be a text")
-        uniform[key] = value
+        uniform |= dict.fromkeys(_REASONING_KEYS if key in _REASONING_KEYS else (key,), value)
     elif key not in _EMPTY_KEYS:
         raise _bad(where, f"unknown key {_shown(key)}")
     elif value:
@@ -151,7 +199,7 @@ def _content_text(where: str, role: str, content: object) -> str:
     if isinstance(content, str):
         return content
     if content is None:
-        if role == "assistant":
+        if role in {"assistant", "tool"}:
             return ""
         raise _bad(f"{where}.content", "it is missing; it must be a text")
     if not isinstance(content, list | tuple):
@@ -174,36 +222,6 @@ def _part_text(where: str, role: str, part: object) -> str:
     if not isinstance(value, str):
         raise _bad(f"{where}.{key}", "it must be a text")
     return value
-
-
-def _tool_calls(where: str, calls: object) -> list[dict[str, Any]]:
-    if not isinstance(calls, list | tuple):
-        raise _bad(where, f"it is {_shown(calls)}; it must be a list")
-    return [_tool_call(f"{where}[{idx}]", call) for idx, call in enumerate(calls)]
-
-
-def _tool_call(where: str, call: object) -> dict[str, Any]:
-    function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(call, Mapping) or not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise _bad(where, "it must be an object with a function and its name")
-    arguments = function.get("arguments", "")
-    if not isinstance(arguments, str | dict):
-        raise _bad(f"{where}.function.arguments", "it must be a text")
-    uniform = {"type": "function", "function": {"name": function["name"], "arguments": _parsed(arguments)}}
-    if isinstance(call.get("id"), str):
-        uniform["id"] = call["id"]
-    return uniform
-
-
-def _parsed(arguments: str | dict[str, Any]) -> str | dict[str, Any]:
-    """Give templates the object they expect; arguments that are no JSON object stay the text they are."""
-    if isinstance(arguments, dict):
-        return arguments
-    try:
-        value = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return arguments
-    return value if isinstance(value, dict) else arguments
 
 
 def _bad(where: str, reason: str) -> InvalidParameterError:

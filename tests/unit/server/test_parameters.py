@@ -175,10 +175,12 @@ async def test_contradictions_and_limits_are_refused(
 
 UNSUPPORTED: list[tuple[str, str, Any]] = [
     ("chat", "tools", [{"type": "function", "function": {"name": "f"}}]),
-    ("chat", "tool_choice", "required"),
-    ("chat", "tool_choice", {}),
-    ("chat", "tool_choice", "banana"),
     ("chat", "functions", [{"name": "f"}]),
+    ("chat", "function_call", {"name": "f"}),
+    ("chat", "stream_reasoning", False),
+    ("complete", "tools", [{"type": "function", "function": {"name": "f"}}]),
+    ("complete", "tool_choice", "required"),
+    ("complete", "reasoning_effort", "high"),
     ("chat", "modalities", ["text", "audio"]),
     ("chat", "audio", {"voice": "x"}),
     ("chat", "prediction", {"type": "content"}),
