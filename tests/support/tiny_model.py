@@ -24,16 +24,23 @@ TEMPLATE = (
 )
 
 
-def write_tiny_model(directory: Path, *, seed: int = 0, window: int | None = None, num_layers: int = LAYERS) -> Path:
+def write_tiny_model(
+    directory: Path,
+    *,
+    seed: int = 0,
+    window: int | None = None,
+    num_layers: int = LAYERS,
+    max_positions: int = MAX_POSITIONS,
+) -> Path:
     """Write the model and return its directory; a window makes it Mistral with sliding-window attention."""
     directory.mkdir(parents=True, exist_ok=True)
-    _write_config(directory, window, num_layers)
+    _write_config(directory, window, num_layers, max_positions)
     save_file(_weights(seed, num_layers), directory / "model.safetensors")
     _write_tokenizer(directory)
     return directory
 
 
-def _write_config(directory: Path, window: int | None, num_layers: int) -> None:
+def _write_config(directory: Path, window: int | None, num_layers: int, max_positions: int) -> None:
     config = {
         "architectures": ["LlamaForCausalLM" if window is None else "MistralForCausalLM"],
         "model_type": "llama" if window is None else "mistral",
@@ -44,7 +51,7 @@ def _write_config(directory: Path, window: int | None, num_layers: int) -> None:
         "num_key_value_heads": KV_HEADS,
         "head_dim": HEAD_WIDTH,
         "vocab_size": VOCAB,
-        "max_position_embeddings": MAX_POSITIONS,
+        "max_position_embeddings": max_positions,
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
         "hidden_act": "silu",

@@ -229,7 +229,7 @@ class PromptReader:
         return ReadPrompt(
             text,
             self.tokenizer.encode(text, add_special_tokens=False),
-            chat_output=output_of(request, self.frontend.dialects, conversation, text),
+            chat_output=output_of(request, self.frontend.dialects_with(template), conversation, text),
             num_earlier_calls=count_calls(conversation.messages),
         )
 

@@ -41,12 +41,29 @@ class Frontend:
     config: ModelConfig
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
-    dialects: ModelDialects
-    """How the model writes tool calls and marks its reasoning."""
     generation_config: Mapping[str, Any]
     precision: str
     """Weight formats of the checkpoint and their share, e.g. `q4_1 97 %, f32 3 %`."""
     licence: str | None
+    tool_call_parser: str = "auto"
+    reasoning_parser: str = "auto"
+
+    @property
+    def dialects(self) -> ModelDialects:
+        """How the model writes tool calls and marks its reasoning."""
+        return self.dialects_with(self.chat_template)
+
+    def dialects_with(self, template: ChatTemplate | None) -> ModelDialects:
+        """Likewise under another chat template.
+
+        Raises:
+            ConfigError: A parser's name is no dialect's.
+        """
+        return choose_dialects(
+            () if template is None else template.sources.values(),
+            tool_call_parser=self.tool_call_parser,
+            reasoning_parser=self.reasoning_parser,
+        )
 
 
 def silent(stage: str, done: int, total: int) -> None:
@@ -102,20 +119,16 @@ def load_frontend(options: EngineOptions, report: Report = silent, *, model: Ope
     """Open a model, unless it is open already, for the side that talks to users; reads no weight."""
     model = model or open_model(options, report)
     tokenizer = load_tokenizer(options, model)
-    template = load_chat_template(options, model, tokenizer)
     return Frontend(
         name=model.name,
         config=model.config,
         tokenizer=tokenizer,
-        chat_template=template,
-        dialects=choose_dialects(
-            () if template is None else template.sources.values(),
-            tool_call_parser=options.model.tool_call_parser,
-            reasoning_parser=options.model.reasoning_parser,
-        ),
+        chat_template=load_chat_template(options, model, tokenizer),
         generation_config=model.checkpoint.generation_config,
         precision=precision_of(model.checkpoint),
         licence=model.licence,
+        tool_call_parser=options.model.tool_call_parser,
+        reasoning_parser=options.model.reasoning_parser,
     )
 
 
