@@ -7,21 +7,31 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Annotated, Any, NamedTuple
 
 from cyclopts import Parameter
 
 from trivium.base.errors import ConfigError, RequestError
 from trivium.cli.flags import ConfigFile, GivenFlags, ModelName, flags_of, given_params, settle, without
-from trivium.cli.generate import chat_ids, open_llm, params_of
-from trivium.cli.terminal import fail, note, write
+from trivium.cli.generate import chat_prompt, open_llm, params_of
+from trivium.cli.terminal import fail, note, write, write_dim
 from trivium.config.options import CompileOptions, EngineOptions, LogOptions, ScheduleOptions
 from trivium.config.record import options_of
 from trivium.config.resolve import Settings
 from trivium.config.sampling import SamplingParams
 
 Message = dict[str, Any]
-Answer = Callable[[list[Message]], Iterator[str]]
+
+
+class Piece(NamedTuple):
+    """A piece of an answer."""
+
+    text: str
+    is_reasoning: bool = False
+
+
+Answer = Callable[[list[Message]], Iterator[Piece]]
 """Pieces of the answer to a conversation, as they come."""
 
 HELP = "/reset forgets the conversation, /exit (or end of input) leaves, Ctrl-C stops an answer"
@@ -91,11 +101,15 @@ def _local_answers(settings: Settings, given: dict[str, Any]) -> Iterator[Answer
     with open_llm(settings) as llm:
         params = params_of(llm, given)
 
-        def answer(messages: list[Message]) -> Iterator[str]:
-            for news in llm.stream(chat_ids(llm, messages), params):
+        def answer(messages: list[Message]) -> Iterator[Piece]:
+            ids, output = chat_prompt(llm, messages)
+            for news in llm.stream(ids, replace(params, chat_output=output)):
                 if news.error:
                     raise RequestError(news.error)
-                yield news.text
+                if news.parts is None:
+                    yield Piece(news.text)
+                for part in news.parts or ():
+                    yield Piece(part.text, is_reasoning=part.kind == "reasoning")
 
         yield answer
 
@@ -148,8 +162,11 @@ class Conversation:
         try:
             with contextlib.closing(self._answer(self._messages)) as stream:  # type: ignore[type-var]
                 for piece in stream:
-                    pieces.append(piece)
-                    write(piece, end="")
+                    if piece.is_reasoning:
+                        write_dim(piece.text)
+                        continue
+                    pieces.append(piece.text)
+                    write(piece.text, end="")
         except KeyboardInterrupt:
             write(" [stopped]", end="")
         except RequestError as error:

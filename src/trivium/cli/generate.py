@@ -19,6 +19,7 @@ from trivium.config.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from trivium.api import LLM, RequestOutput
+    from trivium.config.chat_output import ChatOutput
     from trivium.config.resolve import Settings
 
 _IN_JSON_ONLY = ("logprobs", "prompt_logprobs", "prompt_logprob_start", "logprobs_mode")
@@ -104,26 +105,30 @@ def params_of(llm: LLM, given: dict[str, Any]) -> SamplingParams:
     return params
 
 
-def chat_ids(llm: LLM, messages: Sequence[dict[str, Any]]) -> list[int]:
-    """Token ids of a conversation through the model's chat template.
+def chat_prompt(llm: LLM, messages: Sequence[dict[str, Any]]) -> tuple[list[int], ChatOutput | None]:
+    """Return the token ids of a conversation through the model's chat template, and what its answer is made of.
 
     Raises:
         ConfigError: The model has no chat template.
         RequestError: A message is not one, or the template refuses them.
     """
-    from trivium.tokens.conversation import Conversation, normalise_messages, render_prompt  # noqa: PLC0415  (start-up time)
+    from trivium.grammar.chat import ChatRequest, conversation_of, output_of  # noqa: PLC0415  (start-up time)
+    from trivium.tokens.conversation import render_prompt  # noqa: PLC0415
 
     template = llm.frontend.chat_template
     if template is None:
         raise ConfigError(f"{llm.frontend.name} has no chat template; give one with --chat-template")
-    text = render_prompt(template, Conversation(messages=normalise_messages(messages)))
-    return llm.frontend.tokenizer.encode(text, add_special_tokens=False)
+    request = ChatRequest(messages=messages)
+    conversation = conversation_of(request, template)
+    text = render_prompt(template, conversation)
+    output = output_of(request, llm.frontend.dialects, conversation, text)
+    return llm.frontend.tokenizer.encode(text, add_special_tokens=False), output
 
 
 def _prompt_of(llm: LLM, order: Order) -> str | list[int]:
     """The prompt as the engine takes it; ids are checked here, where the line at fault is known."""
     if order.messages is not None:
-        return chat_ids(llm, order.messages)
+        return chat_prompt(llm, order.messages)[0]
     prompt = order.prompt if order.prompt is not None else ""
     if isinstance(prompt, list):
         last = llm.frontend.config.vocab_size - 1

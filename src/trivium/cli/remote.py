@@ -12,7 +12,7 @@ from trivium.base.errors import RequestError, TriviumError
 if TYPE_CHECKING:
     import httpx
 
-    from trivium.cli.chat import Answer, Message
+    from trivium.cli.chat import Answer, Message, Piece
 
 
 class ServerAnswerError(TriviumError):
@@ -40,7 +40,7 @@ def remote_answers(url: str, key: str | None, model: str | None, params: dict[st
     with httpx.Client(base_url=base, headers=headers, timeout=timeout) as client:
         name = model or _first_model(client)
 
-        def answer(messages: list[Message]) -> Iterator[str]:
+        def answer(messages: list[Message]) -> Iterator[Piece]:
             body = {**params, "model": name, "messages": messages, "stream": True}
             try:
                 with client.stream("POST", "/v1/chat/completions", json=body) as response:
@@ -66,7 +66,9 @@ def _first_model(client: httpx.Client) -> str:
         raise ServerAnswerError(f"{client.base_url} does not list a model: {error!r}") from error
 
 
-def _pieces(response: httpx.Response) -> Iterator[str]:
+def _pieces(response: httpx.Response) -> Iterator[Piece]:
+    from trivium.cli.chat import Piece  # noqa: PLC0415  (which imports this module when it needs it)
+
     for line in response.iter_lines():
         data = line.removeprefix("data:").strip()
         if not line.startswith("data:") or data == "[DONE]":
@@ -75,8 +77,11 @@ def _pieces(response: httpx.Response) -> Iterator[str]:
         if "error" in event:
             raise RequestError(str(event["error"].get("message", event["error"])))
         for choice in event.get("choices", ()):
-            if text := choice.get("delta", {}).get("content"):
-                yield text
+            delta = choice.get("delta", {})
+            if thought := delta.get("reasoning_content") or delta.get("reasoning"):
+                yield Piece(thought, is_reasoning=True)
+            if text := delta.get("content"):
+                yield Piece(text)
 
 
 def _message_of(response: httpx.Response) -> str:

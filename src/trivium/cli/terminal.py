@@ -20,6 +20,12 @@ def write(text: str, *, end: str = "\n") -> None:
     sys.stdout.flush()
 
 
+def write_dim(text: str) -> None:
+    """Write what is beside the result, such as reasoning: dimmed to a terminal, to others not at all."""
+    if sys.stdout.isatty():
+        write(f"\x1b[2m{text}\x1b[22m", end="")
+
+
 def write_json(value: Any, *, is_line: bool = False) -> None:
     """Write a result as JSON: on one line, or indented for people."""
     write(json.dumps(value, ensure_ascii=False, allow_nan=False, indent=None if is_line else 2, default=str))

@@ -38,7 +38,7 @@ class ChatRequest:
     documents: Sequence[Mapping[str, str]] = ()
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
-    variables: Mapping[str, Any]
+    variables: Mapping[str, Any] = field(default_factory=dict)
     """Further variables of the template."""
     separates_reasoning: bool = True
     max_reasoning_tokens: int | None = None

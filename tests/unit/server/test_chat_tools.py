@@ -152,7 +152,7 @@ async def test_logprobs_are_those_of_every_token(make_site: MakeSite) -> None:
 
 async def test_the_template_gets_tools_and_documents(make_site: MakeSite) -> None:
     site = open_tools(make_site)
-    strict = {"type": "function", "function": {**WEATHER["function"], "strict": True}}  # type: ignore[dict-item]
+    strict = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
     documents = [{"title": "a", "text": "b"}]
     assert (await site.chat(tools=[strict], documents=documents)).status_code == 200
     assert site.template.variables["tools"] == [WEATHER]

@@ -52,7 +52,7 @@ def test_a_tool_without_parameters_is_shown_with_an_empty_object() -> None:
         [tool("")],
         [tool("a b")],
         [tool("x" * 200)],
-        [tool(5)],  # type: ignore[arg-type]
+        [tool(5)],
         [tool(description=5)],
         [tool(description="x" * (1 << 17))],
         [tool(strict="yes")],
