@@ -92,7 +92,7 @@ def output_of(
     reasoning = dialects.reasoning if request.separates_reasoning else None
     if request.tools and dialects.tools is None and request.calls.mode != "none":
         raise UnsupportedFeatureError(
-            "tools are not supported: it is not known how this model writes calls; say so with --tool-call-parser",
+            "tools is not supported: it is not known how this model writes calls; say so with --tool-call-parser",
             param="tools",
         )
     if request.max_reasoning_tokens is not None and reasoning is None:
@@ -126,7 +126,7 @@ def _starts_in_reasoning(name: str, conversation: Conversation, prompt: str) -> 
 
 def _never_shown(field: str) -> UnsupportedFeatureError:
     return UnsupportedFeatureError(
-        f"{field} are not supported: the chat template of this model never shows them to the model; one that does can "
+        f"{field} is not supported: the chat template of this model never shows them to the model; one that does can "
         "be given with --chat-template",
         param=field,
     )
