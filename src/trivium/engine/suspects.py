@@ -83,7 +83,7 @@ class Suspects:
         self._keep_only(open_ids)
         self._sent.clear()
         step = [request_id for request_id in open_ids if request_id in in_step]
-        condemned = self._blame(step, open_ids)
+        condemned = self._blame(step, open_ids, was_alone=len(in_step) == 1)
         self._on_trial.clear()
         if has_progressed:
             self._num_futile = self._num_tokenless = 0
@@ -120,8 +120,14 @@ class Suspects:
         self._keep_only(())
         self._num_futile = self._num_tokenless = 0
 
-    def _blame(self, step: list[str], open_ids: Sequence[str]) -> str | None:
-        """Put the suspects of a death in front of all groups; returns whom it condemns."""
+    def _blame(self, step: list[str], open_ids: Sequence[str], *, was_alone: bool) -> str | None:
+        """Put the suspects of a death in front of all groups; returns whom it condemns.
+
+        Args:
+            step: The open requests of the step.
+            open_ids: Requests that have not ended, in order of arrival.
+            was_alone: Whether the step held one request only, open or not: who has left may have been it.
+        """
         tried = [request_id for request_id in open_ids if request_id in self._on_trial]
         suspects = [request_id for request_id in step if request_id in self._on_trial] or step
         self._put_first([request_id for request_id in tried if request_id not in suspects])
@@ -129,7 +135,7 @@ class Suspects:
             self._put_first(*_halves(suspects))
             return None
         (suspect,) = suspects
-        if len(step) > 1:
+        if not was_alone:
             self._bystanders = [request_id for request_id in step if request_id != suspect]
             self._put_first(suspects, *_halves(self._bystanders))
             return None

@@ -110,6 +110,14 @@ def test_one_death_alone_condemns_nobody() -> None:
     assert len(world.deaths) == 1
 
 
+def test_a_death_beside_one_that_has_left_is_no_death_alone() -> None:
+    suspects = Suspects()
+    assert suspects.died(["a", "gone"], ["a"], has_progressed=True).condemned is None
+    for condemned in (None, "a"):
+        assert suspects.due(["a"], set()) == ["a"]
+        assert suspects.died(["a"], ["a"], has_progressed=False).condemned == condemned
+
+
 def test_two_deaths_alone_at_different_tokens_condemn_nobody() -> None:
     world = World({"r0": 9}, outside=frozenset({2, 4, 6, 8}))
     world.run()
