@@ -66,6 +66,12 @@ hostile_texts = st.lists(
 ).map("".join)
 
 
+def dialects_of(name: str, thinks: str | None) -> ChatOutput:
+    """Return what reads both, or, where no model writes both, calls alone."""
+    both = {DIALECTS[each].channels is None for each in (name, thinks) if each is not None}
+    return ChatOutput(tool_dialect=name, reasoning_dialect=thinks if len(both) == 1 else None, tools=TOOLS)
+
+
 def pieces_of(text: str, places: list[int]) -> list[str]:
     ends = sorted({min(place, len(text)) for place in places} | {0, len(text)})
     return [text[begin:end] for begin, end in pairwise(ends)]
@@ -107,13 +113,13 @@ def test_calls_that_are_written_are_read_back(said: list[Call], which: int, plac
 @given(text=hostile_texts, name=st.sampled_from(NAMES), thinks=st.none() | st.sampled_from(REASONING), places=cuts)
 @example(text="<tool_call>\n<tool_call>\n{}", name="hermes", thinks=None, places=[3, 12, 14])
 def test_a_cut_changes_nothing(text: str, name: str, thinks: str | None, places: list[int]) -> None:
-    wanted = ChatOutput(tool_dialect=name, reasoning_dialect=thinks, tools=TOOLS)
+    wanted = dialects_of(name, thinks)
     assert read(wanted, pieces_of(text, places)) == read(wanted, [text]) == read(wanted, list(text))
 
 
 @given(text=hostile_texts, name=st.sampled_from(NAMES), thinks=st.none() | st.sampled_from(REASONING))
 def test_calls_are_numbered_and_named_once(text: str, name: str, thinks: str | None) -> None:
-    parts = read(ChatOutput(tool_dialect=name, reasoning_dialect=thinks, tools=TOOLS), [text])
+    parts = read(dialects_of(name, thinks), [text])
     named = [part.call for part in parts if part.kind == "tool_name"]
     assert named == list(range(len(named)))
     assert all(part.text for part in parts)

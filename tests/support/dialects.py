@@ -67,9 +67,9 @@ def literal(piece: Literals, value: Any) -> str:
     return json.dumps(value)
 
 
-def read(wanted: ChatOutput, pieces: Sequence[str]) -> list[OutputPart]:
+def read(wanted: ChatOutput, pieces: Sequence[str], *, content_is_bound: bool = False) -> list[OutputPart]:
     """Read a text that comes in pieces, to its end."""
-    reader = PartReader(wanted)
+    reader = PartReader(wanted, content_is_bound=content_is_bound)
     state, parts = reader.start, list[OutputPart]()
     for piece in pieces:
         state, news = reader.read(state, piece)

@@ -112,7 +112,11 @@ def admit(
     filled = replace(params, seed=params.seed or 0, logprobs_mode=params.logprobs_mode or limits.logprobs_mode)
     bad_word_ids = tuple(tuple(map(TokenId, ids)) for word in params.bad_words for ids in limits.bad_word_ids(word))
     stops = StopTexts(params.stop)
-    reader = None if params.chat_output is None else PartReader(params.chat_output)
+    reader = (
+        None
+        if params.chat_output is None
+        else PartReader(params.chat_output, content_is_bound=params.structured_outputs is not None)
+    )
     namespace = limits.namespace_of(
         cache_salt=message.cache_salt, limit_len=limit_len, weight_generation=message.weight_generation
     )

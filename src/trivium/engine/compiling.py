@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import structs
 
 from trivium.base.errors import DeadlineExceededError, InternalError, TriviumError
+from trivium.grammar.constraint import constraint_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -82,7 +83,7 @@ class Compiling:
         Raises:
             CapacityError: Too many wait already.
         """
-        wanted = message.params.structured_outputs
+        wanted = constraint_of(message.params)
         if wanted is None:
             raise InternalError(f"{message.request_id} has no constraint to compile")
         self._waiting[message.request_id] = _Waiting(message, self._compiler.submit(wanted), now_s)

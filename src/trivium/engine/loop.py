@@ -39,6 +39,7 @@ from trivium.engine.messages import AnswerReport, Delta, Submit
 from trivium.engine.output import accepted, failed, outcomes_of, read_entry
 from trivium.engine.report import report, report_open
 from trivium.engine.stats import EngineStats, StepTimes
+from trivium.grammar.constraint import constraint_of
 
 if TYPE_CHECKING:
     from trivium.base.clock import Clock
@@ -147,7 +148,7 @@ class EngineLoop:
             RequestError: The request is refused; nothing of it remains.
             CapacityError: The queue is full, or too many constraints wait to be compiled.
         """
-        if message.params.structured_outputs is None:
+        if constraint_of(message.params) is None:
             self._queue(message)
         else:
             compiling = self._constraints(message.params)
@@ -163,9 +164,8 @@ class EngineLoop:
 
     def _constraints(self, params: SamplingParams) -> Compiling:
         if self.compiling is None:
-            raise UnsupportedFeatureError(
-                "structured_outputs needs a tokenizer with an end token", param="structured_outputs"
-            )
+            name = "structured_outputs" if params.structured_outputs is not None else "tools"
+            raise UnsupportedFeatureError(f"{name} needs a tokenizer with an end token", param=name)
         return self.compiling
 
     def _queue_compiled(self) -> None:
@@ -206,8 +206,8 @@ class EngineLoop:
         """
         message = Submit(request_id="", prompt_ids=list(prompt_ids), params=params, priority=priority)
         admit(message, self.limits, self._tokenizer, now_s=0.0)
-        if params.structured_outputs is not None:
-            self._constraints(params).compiler.submit(params.structured_outputs).result()
+        if (wanted := constraint_of(params)) is not None:
+            self._constraints(params).compiler.submit(wanted).result()
 
     def abort(self, user_ids: Iterable[str]) -> None:
         """End these requests without further deltas; unknown ids are ignored."""

@@ -26,7 +26,7 @@ import msgspec
 from trivium.base.errors import CapacityError
 
 if TYPE_CHECKING:
-    from trivium.config.structured import StructuredOutputs
+    from trivium.grammar.constraint import Constraint
     from trivium.grammar.library import Grammar, Vocabulary
 
 MAX_KEPT = 256
@@ -62,7 +62,7 @@ class GrammarCompiler:
         self._num_compiled = self._num_cached = self._num_failed = 0
         self._seconds = 0.0
 
-    def submit(self, wanted: StructuredOutputs) -> Future[Grammar]:
+    def submit(self, wanted: Constraint) -> Future[Grammar]:
         """Return the grammar of a constraint, or its promise; an error that the promise holds is a `RequestError`.
 
         Raises:
@@ -102,7 +102,7 @@ class GrammarCompiler:
                 f"{num_waiting} constraints wait to be compiled, of at most {MAX_WAITING}; try again later"
             )
 
-    def _compile(self, wanted: StructuredOutputs) -> Grammar:
+    def _compile(self, wanted: Constraint) -> Grammar:
         if self._vocabulary is None:
             self._vocabulary = self._make_vocabulary()
         began_s = time.perf_counter()
@@ -117,7 +117,7 @@ class GrammarCompiler:
         return grammar
 
 
-def key_of(wanted: StructuredOutputs) -> bytes:
+def key_of(wanted: Constraint) -> bytes:
     """Return what constraints share exactly when they are equal."""
     return hashlib.blake2b(msgspec.json.encode(wanted), digest_size=16).digest()
 

@@ -144,10 +144,16 @@ def _think(begin: str = "<think>", end: str = "</think>", *, is_open: bool = Fal
     return Dialect(reasoning=Reasoning(begin=begin, end=end, is_open=is_open))
 
 
-def _deepseek(*inner: Piece) -> Dialect:
-    call = (Mark("<｜tool▁call▁begin｜>"), *inner, Mark("<｜tool▁call▁end｜>"), LINE)
+def _deepseek(*inner: Piece, between: Pieces) -> Dialect:
     return Dialect(
-        calls=(Form(begin=(Mark("<｜tool▁calls▁begin｜>"), GAP), call=call, end=(Mark("<｜tool▁calls▁end｜>"),)),),
+        calls=(
+            Form(
+                begin=(Mark("<｜tool▁calls▁begin｜>"), GAP),
+                call=(Mark("<｜tool▁call▁begin｜>"), *inner, Mark("<｜tool▁call▁end｜>")),
+                between=between,
+                end=(GAP, Mark("<｜tool▁calls▁end｜>")),
+            ),
+        ),
         reasoning=Reasoning(begin="<think>", end="</think>"),
     )
 
@@ -187,8 +193,8 @@ DIALECTS: Mapping[str, Dialect] = {
     "phi4_mini_json": Dialect(calls=(_listed((Mark("functools"), GAP)),)),
     "xlam": Dialect(calls=(_listed((), is_bare=True),)),
     # ── a name, then arguments as JSON ────────────────────────────────────────────────────────
-    "deepseek_v3": _deepseek(Mark("function"), Mark("<｜tool▁sep｜>"), Name(), *_FENCED_JSON),
-    "deepseek_v31": _deepseek(Name(), Mark("<｜tool▁sep｜>"), Json()),
+    "deepseek_v3": _deepseek(Mark("function"), Mark("<｜tool▁sep｜>"), Name(), *_FENCED_JSON, between=(LINE,)),
+    "deepseek_v31": _deepseek(Name(), Mark("<｜tool▁sep｜>"), Json(), between=(GAP,)),
     "kimi_k2": Dialect(
         calls=(
             Form(

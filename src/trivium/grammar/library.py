@@ -25,6 +25,8 @@ from llguidance import gbnf_to_lark
 from trivium.base.errors import InternalError, InvalidParameterError, ensure
 from trivium.config.structural_tag import format_of
 from trivium.config.structured import StructuredOutputs
+from trivium.grammar.chat_grammar import chat_source
+from trivium.grammar.constraint import ChatConstraint, Constraint
 from trivium.grammar.inline_schemas import settle_schemas
 from trivium.grammar.schemas import library_schema
 from trivium.grammar.structural_tags import TagGrammar
@@ -98,16 +100,17 @@ class Vocabulary:
             verbose_errors=False,
         )
         self._end_ids = tuple(end_ids)
+        self._tokenizer = tokenizer
         self.mask_words = (vocab_size + 31) // 32
 
-    def compile(self, wanted: StructuredOutputs) -> Grammar:
+    def compile(self, wanted: Constraint) -> Grammar:
         """Turn a constraint into a grammar; other threads run meanwhile.
 
         Raises:
             InvalidParameterError: It is not well-formed, asks for what cannot be enforced, is too large, or no text
                 satisfies it; the message has the library's reason.
         """
-        matcher = llguidance.LLMatcher(self._inner, source_of(wanted), log_level=0, limits=self._limits)
+        matcher = llguidance.LLMatcher(self._inner, self._source_of(wanted), log_level=0, limits=self._limits)
         if matcher.is_error():
             raise refusal_of(wanted, plain_reason(matcher.get_error()))
         grammar = Grammar(matcher, self.mask_words)
@@ -121,6 +124,17 @@ class Vocabulary:
         if not mask.any():
             raise refusal_of(wanted, "only the empty text satisfies it")
         return grammar
+
+    def _source_of(self, wanted: Constraint) -> str:
+        return (
+            chat_source(wanted, self._special_id, source_of)
+            if isinstance(wanted, ChatConstraint)
+            else source_of(wanted)
+        )
+
+    def _special_id(self, text: str) -> int | None:
+        token_id = self._tokenizer.token_id(text)
+        return token_id if token_id is not None and self._tokenizer.is_special(token_id) else None
 
 
 class Grammar:
@@ -248,7 +262,7 @@ def json_options(any_whitespace: bool) -> Any:  # noqa: FBT001  (a field's value
     return {"whitespace_flexible": any_whitespace, "whitespace_pattern": pattern if any_whitespace else None}
 
 
-def refusal_of(wanted: StructuredOutputs, reason: str) -> InvalidParameterError:
+def refusal_of(wanted: Constraint, reason: str) -> InvalidParameterError:
     """Return the error for a constraint that cannot be enforced."""
     return InvalidParameterError(f"{wanted.kind} cannot be enforced: {reason}", param=wanted.kind)
 

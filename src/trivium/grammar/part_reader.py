@@ -114,19 +114,32 @@ class PartReader:
         Calls are numbered from 0 without gaps; each has one name, before its arguments.
     """
 
-    def __init__(self, wanted: ChatOutput) -> None:
+    def __init__(self, wanted: ChatOutput, *, content_is_bound: bool = False) -> None:
         """Prepare to read what `wanted` asks for.
 
+        Args:
+            wanted: What that is.
+            content_is_bound: Whether content is under a constraint: then it goes on to the end once it has begun,
+                whatever marks its texts may hold, and only calls with a mark may stand in its place.
+
         Raises:
-            InvalidParameterError: A dialect is not known, or does not say what is asked of it.
+            InvalidParameterError: A dialect is not known, does not say what is asked of it, or does not go with the
+                other.
         """
         spoken = _reasoning_dialect(wanted.reasoning_dialect)
         called = _tool_dialect(None if wanted.tool_choice == "none" else wanted.tool_dialect)
+        if (spoken.reasoning is not None and called.channels) or (spoken.channels and called.calls):
+            raise InvalidParameterError(
+                f"reasoning of '{wanted.reasoning_dialect}' and calls of '{wanted.tool_dialect}' are never in one "
+                "answer; choose both of one model",
+                param="tool_dialect",
+            )
         self._reasoning: Reasoning | None = spoken.reasoning
         self._channels: Channels | None = spoken.channels or called.channels
         self._reads_calls = called.reads_calls
         self._forms = called.calls
-        self._bare = tuple(form for form in self._forms if form.is_bare)
+        self._bare = () if content_is_bound else tuple(form for form in self._forms if form.is_bare)
+        self._content_is_bound = content_is_bound
         self._types = {tool.name: types_of(tool.parameters) for tool in wanted.tools}
         self.marks = frozenset(mark for dialect in (spoken, called) for mark in dialect.marks() if mark)
         """Marks that must be read, also where they are special tokens."""
@@ -171,7 +184,11 @@ class PartReader:
 
     def _is_plain(self, state: PartsState, text: str) -> bool:
         """Return whether a text can be given out as it is, because nothing in it or before it may be anything else."""
-        if not text or state.held or state.gap or state.scan != START or text[-1].isspace():
+        if not text or state.held or state.gap or state.scan != START:
+            return False
+        if self._content_is_bound and state.place is _Place.CONTENT:
+            return state.has_content
+        if text[-1].isspace():
             return False
         if state.place is _Place.CONTENT:
             return state.has_content and self._content_marks.begins_nowhere_in(text)
@@ -185,6 +202,9 @@ class PartReader:
             if letter == "\n" or (state.gap == _ANY_BLANKS and letter.isspace()):
                 return state if state.gap == _ANY_BLANKS else state._replace(gap=state.gap - 1)
             state = state._replace(gap=0)
+        if self._content_is_bound and state.has_content:
+            parts.add("content", letter)
+            return state
         if self._bare and not (state.has_content or state.num_calls or state.held.strip() or letter.isspace()):
             forms = [form for form in self._bare if _begins_with(_whole(form)[0], letter)]
             if forms:
@@ -203,7 +223,9 @@ class PartReader:
         scan, held = marks.step(state.scan, letter), state.held + letter
         mark = marks.whole(scan)
         num_held = marks.held(scan) if mark is None else len(mark)
-        certain = held[: len(held) - num_held].rstrip()
+        certain = held[: len(held) - num_held]
+        if not (kind == "content" and self._content_is_bound):
+            certain = certain.rstrip()
         if certain:
             parts.add(kind, certain)
             state = _after(state, kind)
