@@ -42,7 +42,7 @@ def test_drawn_answers_satisfy_drawn_schemas(schema: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=20_000, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=4_000, suppress_health_check=list(HealthCheck), deadline=None)
 @given(schema=schemas)
 def test_drawn_answers_satisfy_many_drawn_schemas(schema: dict[str, Any]) -> None:
     check(schema)

@@ -2,7 +2,8 @@
 
 A table and no code, so that the guide, `trivium schema check` and the refusals say the same. A keyword that is not here
 means nothing in any draft; like the annotations it is passed over, since every document satisfies it.
-Source: JSON Schema drafts 4, 6, 7, 2019-09 and 2020-12, Core and Validation; OpenAPI 3.1, section 4.4 (formats).
+Source: JSON Schema drafts 4, 6, 7, 2019-09 and 2020-12, Core and Validation; OpenAPI 3.1, section 4.4 (formats); RFC
+6901, 4648 and 9562.
 """
 
 from __future__ import annotations
@@ -82,18 +83,28 @@ _DATE = (
     rf"|{_LEAP_YEAR}-02-29)"
 )
 
+_POINTER = "(?:/(?:[^~/]|~[01])*)*"
+_BASE64 = "(?:[A-Za-z0-9{0}]{{4}})*(?:[A-Za-z0-9{0}]{{2}}==|[A-Za-z0-9{0}]{{3}}=)?"
+_UUID = "[0-9a-fA-F]{{8}}-[0-9a-fA-F]{{4}}-{}[0-9a-fA-F]{{3}}-[89abAB][0-9a-fA-F]{{3}}-[0-9a-fA-F]{{12}}"
+
 FORMAT_PATTERNS: Mapping[str, str] = {
     "date": f"^{_DATE}$",
     "time": f"^{_TIME}$",
     "date-time": f"^{_DATE}T{_TIME}$",
+    "json-pointer": f"^{_POINTER}$",
+    "relative-json-pointer": f"^(?:0|[1-9][0-9]*)(?:#|{_POINTER})$",
+    **dict.fromkeys(("byte", "base64"), f"^{_BASE64.format('+/')}$"),
+    "base64url": f"^{_BASE64.format('_-')}$",
+    **{f"uuid{version}": f"^{_UUID.format(version)}$" for version in (1, 3, 4, 5)},
 }
-"""Formats whose days exist and whose minutes have 60 seconds: what every reader of RFC 3339 takes."""
+"""Formats that are written here: of times, those whose days exist and whose minutes have 60 seconds, which every reader
+of RFC 3339 takes; some of OpenAPI's and Pydantic's."""
 
 LIBRARY_FORMATS = frozenset({"duration", "email", "hostname", "ipv4", "ipv6", "unknown", "uri", "uuid"})
 """Formats that llguidance knows."""
 
-HINT_FORMATS = frozenset({"password", "binary", "float", "double"})
-"""OpenAPI's formats that every text, or every number, satisfies."""
+HINT_FORMATS = frozenset({"password", "binary", "float", "double", "path", "file-path", "directory-path"})
+"""Formats of OpenAPI and Pydantic that every text, or every number, satisfies."""
 
 EXACT_INTEGER = 2**53 - 1
 """The largest integer that is exact as a double, in which the library and many readers of JSON keep numbers."""

@@ -32,6 +32,7 @@ from trivium.grammar.keywords import (
     KEYWORDS,
     LIBRARY_FORMATS,
 )
+from trivium.grammar.property_names import allowed_names
 
 _MAX_TOLD = 5
 """Problems that an error tells."""
@@ -54,6 +55,8 @@ class Problem(NamedTuple):
 class SchemaPlan:
     """What was found out about a schema."""
 
+    whole: Any
+    """As it came."""
     schema: dict[str, Any]
     """What the library is given; meaningful where there are no problems."""
     problems: list[Problem] = field(default_factory=list)
@@ -80,7 +83,7 @@ def library_schema(schema: Any) -> dict[str, Any]:
 
 def plan_schema(schema: Any) -> SchemaPlan:
     """Look at every schema within a schema, whose depth is bounded."""
-    plan = SchemaPlan({})
+    plan = SchemaPlan(schema, {})
     if schema is False:
         plan.problems.append(Problem("#", "no document satisfies the schema false"))
     if not isinstance(schema, Mapping):
@@ -112,6 +115,7 @@ def _planned(node: Any, place: str, plan: SchemaPlan) -> Any:
     _settle_counts(result)
     _settle_format(result, place, plan)
     _settle_unevaluated(node, result, place, plan)
+    _settle_names(node, result, plan)
     _check_min_properties(result, place, plan)
     _check_bounds(result, place, plan)
     return result
@@ -131,6 +135,8 @@ def _refuse_unless_idle(name: str, node: Mapping[str, Any], pointer: str, plan: 
         return
     if name == "unevaluatedProperties" and not any(each in node for each in IN_PLACE):
         return  # then it says what additionalProperties says; see _settle_unevaluated
+    if name == "propertyNames" and _settled_names(node, plan) is not None:
+        return
     plan.problems.append(Problem(pointer, f"the keyword {name!r} is not supported"))
 
 
@@ -177,6 +183,29 @@ def _settle_unevaluated(node: Mapping[str, Any], result: dict[str, Any], place: 
     if value in (None, True, {}) or any(each in node for each in IN_PLACE) or "additionalProperties" in node:
         return
     result["additionalProperties"] = _planned(value, f"{place}/unevaluatedProperties", plan)
+
+
+def _settle_names(node: Mapping[str, Any], result: dict[str, Any], plan: SchemaPlan) -> None:
+    """Turn a schema of free names into the names, or the pattern of names, that there may be."""
+    settled = _settled_names(node, plan)
+    if settled is None:
+        return
+    inner = result.get("additionalProperties", True)
+    names, pattern = settled
+    if names is not None:
+        result["properties"] = dict.fromkeys(names, inner)
+    else:
+        result["patternProperties"] = {pattern: inner}
+    result["additionalProperties"] = False
+
+
+def _settled_names(node: Mapping[str, Any], plan: SchemaPlan) -> tuple[list[str] | None, str] | None:
+    wanted = node.get("propertyNames")
+    if isinstance(wanted, Mapping) and wanted.keys() == {"$ref"}:
+        target = _target(wanted)
+        wanted = None if target == "#" else _at(plan.whole, target)
+    is_alone = "properties" not in node and "patternProperties" not in node
+    return allowed_names(wanted) if is_alone and isinstance(wanted, Mapping) else None
 
 
 def _check_min_properties(node: Mapping[str, Any], place: str, plan: SchemaPlan) -> None:

@@ -20,7 +20,7 @@ REFUSED = {
     "not": {},
     "if": True,
     "contains": {},
-    "propertyNames": {"maxLength": 3},
+    "propertyNames": {"maxLength": 3, "pattern": "a"},
     "uniqueItems": True,
     "dependentRequired": {"a": ["b"]},
     "dependentSchemas": {"a": {}},
@@ -134,10 +134,14 @@ def test_schemas_that_only_a_reference_finds_are_looked_at_too() -> None:
          "2023-02-29 1900-02-29 2023-04-31 2023-13-01 0000-01-01 2023-00-01 2023-01-00"),
         ("time", "00:00:00Z 23:59:59.123456789+23:59",
          "24:00:00Z 23:60:00Z 23:59:60Z 23:59:59 1:00:00Z 00:00:00+24:00"),
+        ("json-pointer", "/a/b~0~1 /", "a /~2 #/a"),
+        ("relative-json-pointer", "0 1/a 12#", "01 -1 /a"),
+        ("base64", "aGk= aGVq AA==", "aGk a=== aGk*"),
+        ("uuid4", "2eb8aa08-aa98-41ea-b4aa-73b441d16380", "2eb8aa08-aa98-11ea-b4aa-73b441d16380 x"),
         ("date-time", "2024-02-29T23:59:59Z", "2023-02-29T00:00:00Z 2024-02-29T23:59:60Z 2024-02-29"),
     ],
 )  # fmt: skip
-def test_days_exist_and_minutes_have_sixty_seconds(wanted: str, good: str, bad: str) -> None:
+def test_formats_are_taken_at_their_word(wanted: str, good: str, bad: str) -> None:
     assert wanted in FORMAT_PATTERNS
     for text in good.split():
         assert accepts({"format": wanted}, f'"{text}"'), text
@@ -166,7 +170,7 @@ def test_integer_formats_are_bounds(wanted: str) -> None:
 def test_formats_that_the_library_knows_are_those_of_the_table() -> None:
     for wanted in LIBRARY_FORMATS:
         grammar(json={"type": "string", "format": wanted})
-    for wanted in ("iri", "regex", "json-pointer", "nonsense"):
+    for wanted in ("iri", "regex", "uri-reference", "nonsense"):
         assert problems({"properties": {"a": {"type": "string", "format": wanted}}}) == ["#/properties/a/format"]
         assert problems({"type": "integer", "format": wanted}) == []
     assert accepts({"type": "string", "format": "password"}, '"x"')
@@ -174,6 +178,40 @@ def test_formats_that_the_library_knows_are_those_of_the_table() -> None:
 
 def test_bounds_that_would_be_rounded_are_refused() -> None:
     assert problems({"maximum": 2**53, "minimum": -(2**53) + 1}) == ["#/maximum"]
+
+
+@pytest.mark.parametrize(
+    ("names", "good", "bad"),
+    [
+        ({"enum": ["a", "b"]}, '{} {"a":1} {"a":1,"b":2}', '{"c":1} {"a":"x"}'),
+        ({"$ref": "#/$defs/n", }, '{} {"a":1}', '{"c":1} {"a":"x"}'),
+        ({"const": "a", "title": "A"}, '{} {"a":1}', '{"b":1} {"a":null}'),
+        ({"type": "string", "pattern": "^x[0-9]$"}, '{} {"x1":1,"x2":2}', '{"y1":1} {"x1":"x"}'),
+        ({"minLength": 1, "maxLength": 2}, '{"a":1,"bb":2}', '{"":1} {"abc":1}'),
+        ({"maxLength": 1}, '{"":1}', '{"ab":1}'),
+    ],
+)  # fmt: skip
+def test_names_of_properties_are_enforced_where_they_say_it_all(names: Any, good: str, bad: str) -> None:
+    schema = {
+        "$defs": {"n": {"enum": ["a", "b"], "title": "N", "type": "string"}},
+        "type": "object",
+        "propertyNames": names,
+        "additionalProperties": {"type": "integer"},
+    }
+    for text in good.split():
+        assert accepts(schema, text), text
+    for text in bad.split():
+        assert not accepts(schema, text), text
+    assert problems({**schema, "properties": {"a": {}}}) == ["#/propertyNames"]
+    for unsaid in (
+        {"not": {}},
+        {"pattern": "a", "maxLength": 2},
+        {"$ref": "#/$defs/none"},
+        {"enum": [1]},
+        False,
+        {"$ref": "x"},
+    ):
+        assert problems({**schema, "propertyNames": unsaid}) == ["#/propertyNames"], unsaid
 
 
 def test_names_given_twice_are_not_counted_twice() -> None:
