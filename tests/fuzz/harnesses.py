@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -19,9 +20,13 @@ from support.server_site import open_site
 from support.sse import chunks, texts_by_index
 from trivium.base.errors import InternalError, InvalidParameterError
 from trivium.base.ids import FinishReason
+from trivium.config.chat_output import ChatOutput, Tool
 from trivium.config.sampling import SamplingParams
 from trivium.grammar.automaton import OutputAutomaton
 from trivium.grammar.compiler import deep_pool
+from trivium.grammar.dialects import DIALECTS
+from trivium.grammar.part_reader import PartReader
+from trivium.grammar.parts import OutputPart, join_parts
 from trivium.tokens.detokenizer import Detokenizer
 from trivium.tokens.tokenizer import Tokenizer
 
@@ -87,6 +92,53 @@ def read_answer(data: bytes) -> None:
     else:
         text += automaton.finish(FinishReason.LENGTH).text
         ensure(text == whole, f"{text!r} is not {whole!r}, {stops}")
+
+
+def read_parts(data: bytes) -> None:
+    """Reasoning, content and calls are the same however the text of an answer is cut, and the reader never raises."""
+    if len(data) < 3:
+        return
+    reader, marks = part_readers()[data[0] % len(part_readers())]
+    letters = [
+        marks[each % len(marks)] if each >= 0xC0 else chr(each) if each < 0x80 else "é😀"[each & 1] for each in data[2:]
+    ]
+    text = "".join(letters)
+    cut = data[1] % (len(text) + 1)
+    whole = _parts_of(reader, [text])
+    for pieces in (list(text), [text[:cut], text[cut:]]):
+        ensure(_parts_of(reader, pieces) == whole, f"{text!r} depends on its cuts")
+
+
+def _parts_of(reader: PartReader, pieces: Sequence[str]) -> list[OutputPart]:
+    state, parts = reader.start, []
+    for piece in pieces:
+        state, more = reader.read(state, piece)
+        parts += more
+    return join_parts([*parts, *reader.finish(state)])
+
+
+@cache
+def part_readers() -> tuple[tuple[PartReader, tuple[str, ...]], ...]:
+    """A reader for every dialect, whether or not the prompt has opened its reasoning, with texts that it may meet."""
+    found = []
+    for name, dialect in DIALECTS.items():
+        for starts in {False, dialect.reads_reasoning}:
+            wanted = ChatOutput(
+                reasoning_dialect=name if dialect.reads_reasoning else None,
+                starts_in_reasoning=starts,
+                tool_dialect=name if dialect.reads_calls else None,
+                tools=(Tool(name="f", parameters=_PARAMETERS), Tool(name="g.h-1")),
+            )
+            marks = dict.fromkeys(re.findall(r"='((?:[^'\\]|\\.)+)'", repr(dialect)))
+            found.append((PartReader(wanted), (*(each.replace("\\n", "\n") for each in marks), *_CALL_TEXTS)))
+    return tuple(found)
+
+
+_PARAMETERS = {
+    "type": "object",
+    "properties": {"a": {"type": "string"}, "b": {"type": "integer"}, "c": {"type": "array"}},
+}
+_CALL_TEXTS = ('{"name": "f", "arguments": {"a": "', '"}}', "f", "g.h-1", '{"a": 1}', "f(a='x')", "[", "]", "<", '"')
 
 
 def write_events(data: bytes) -> None:
@@ -166,6 +218,7 @@ def ensure(condition: bool, message: str) -> None:
 HARNESSES: Mapping[str, Callable[[bytes], None]] = {
     "detokenize": detokenize,
     "read_answer": read_answer,
+    "read_parts": read_parts,
     "write_events": write_events,
     "compile_schema": compile_schema,
     "compile_grammar": compile_grammar,
@@ -175,6 +228,7 @@ HARNESSES: Mapping[str, Callable[[bytes], None]] = {
 SEEDS: Mapping[str, Sequence[bytes]] = {
     "detokenize": (b"\x00h\x00\xc3\x00\xa9\x00", b"\x01\x03\x01"),
     "read_answer": (b"ab|b\x00x\x00a\x00b\x00", b"\xc3\xa9\x00\xc3\x00\xa9\x00"),
+    "read_parts": tuple(bytes([place, 3, *range(0xC0, 0xD6), 65, *range(0xD6, 0xF0)]) for place in range(64)),
     "write_events": (b"\x06\x00h\x00\xf0\x00\x9f\x00\x90\x00", b"\x1c\x00a\x00"),
     "compile_schema": (
         b'{"type":"object","properties":{"a":{"type":"integer","minimum":3}},"required":["a"]}',
