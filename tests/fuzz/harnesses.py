@@ -99,14 +99,17 @@ def read_parts(data: bytes) -> None:
     if len(data) < 3:
         return
     reader, marks = part_readers()[data[0] % len(part_readers())]
-    letters = [
-        marks[each % len(marks)] if each >= 0xC0 else chr(each) if each < 0x80 else "é😀"[each & 1] for each in data[2:]
-    ]
-    text = "".join(letters)
+    text = "".join(_spelled(each, marks) for each in data[2:])
     cut = data[1] % (len(text) + 1)
     whole = _parts_of(reader, [text])
     for pieces in (list(text), [text[:cut], text[cut:]]):
         ensure(_parts_of(reader, pieces) == whole, f"{text!r} depends on its cuts")
+
+
+def _spelled(byte: int, marks: Sequence[str]) -> str:
+    if byte < 0x80:
+        return chr(byte)
+    return "é😀"[byte & 1] if byte < 0xC0 else marks[byte % len(marks)]
 
 
 def _parts_of(reader: PartReader, pieces: Sequence[str]) -> list[OutputPart]:
