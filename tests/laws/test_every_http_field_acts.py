@@ -27,10 +27,8 @@ TEMPLATE = (
     "{% for m in messages %}{{ m.content }}{% endfor %}{{ mood }}{{ tools or '' }}{{ documents or '' }}"
     "{{ enable_thinking }}{% if add_generation_prompt %}>{{ opening }}{% endif %}"
 )
-REFUSED = {
-    "timeout_s", "model", "priority", "cache_retention", "cache_retention_decode", "tool_choice", "parallel_tool_calls",
-    "max_reasoning_tokens", "thinking_token_budget",
-}  # fmt: skip
+BUDGETS = ("max_reasoning_tokens", "thinking_token_budget")
+REFUSED = {"timeout_s", "model", "priority", "cache_retention", "cache_retention_decode", *BUDGETS}
 """Fields whose second value may be refused; what retention does is in `tests/unit/api/test_retention.py`, what
 priority does in `tests/unit/schedule/test_orders.py`."""
 ADMIN = {"authorization": "Bearer boss-admin-key"}
@@ -83,6 +81,7 @@ DOCUMENT = {"text": "b"}
 DRAWN = {"temperature": 1.0, "seed": 1, "max_tokens": 24}
 GREEDY = {"temperature": 0.0, "max_tokens": 24}
 SAYS_A: dict[str, Any] = {**GREEDY, "logit_bias": {str(A): 100}}
+CALLING: dict[str, Any] = {**GREEDY, "max_tokens": 120, "tools": [TOOL]}
 THINKING: dict[str, Any] = {**GREEDY, "chat_template_kwargs": {"opening": "<think>"}}
 ENDS: dict[str, Any] = {**GREEDY, "logit_bias": {str(EOS): 100}}
 
@@ -168,8 +167,10 @@ ROWS: dict[str, tuple[FieldTable, Mapping[str, Any], dict[str, Row]]] = {
             "tools": Row(None, [TOOL], GREEDY),
             "documents": Row(None, [DOCUMENT], GREEDY),
             "reasoning_effort": Row(None, "none", GREEDY),
-            "tool_choice": Row("none", "required", {**GREEDY, "tools": [TOOL]}),
-            "parallel_tool_calls": Row(True, False, {**GREEDY, "tools": [TOOL]}),
+            "tool_choice": Row("none", "required", CALLING),
+            "parallel_tool_calls": Row(
+                True, False, {**CALLING, "tool_choice": "required", "logit_bias": {str(EOS): -100}}
+            ),
             "max_reasoning_tokens": Row(None, 2, THINKING),
             "thinking_token_budget": Row(None, 2, THINKING),
             "include_reasoning": Row(True, False, THINKING),
@@ -230,6 +231,9 @@ def answer_of(server: httpx.Client, path: str, body: Mapping[str, Any], *, sees_
         seen = chunks(response.text)
         return "stream", texts_by_index(seen), [chunk["usage"] is not None for chunk in seen if "usage" in chunk]
     answer = {name: value for name, value in response.json().items() if name not in VARYING}
+    for choice in answer.get("choices", ()):
+        for call in choice.get("message", {}).get("tool_calls", ()):
+            del call["id"]
     if "usage" in answer:
         details = answer["usage"].pop("prompt_tokens_details")
         answer["cached"] = details["cached_tokens"] if sees_cache else None

@@ -19,6 +19,7 @@ SAID = {
     "score_prompts": r"(?s)\d\.\d  abc  \(least expected: .*\d\.\d  hello  .*a  \(a single token has no score\)",
     "classify": r"(?s)Good\.  \(of \d+ tokens, 0, \d{2,} were.*  Bad\.  \(of \d+ tokens, \d{2,}, \d{2,} were",
     "fan_out": r"(?m)(^[1-3]:.*$\s*){3}",
+    "call_tools": r"(?m)^clock\((Oslo|Lima)\)$",
     "same_seed": r"(?s)(: the same bits.*){4}",
     "terminal_chat": r"(?s)> .*\n> .*\n> $",
 }

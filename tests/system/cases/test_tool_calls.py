@@ -1,4 +1,4 @@
-"""Tool calls and chat templates (cases C of docs/reliability.md); what is called is forced, as the model is random."""
+"""Tool calls and chat templates (cases C of docs/reliability.md); calls are required, as the model is random."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from support.case_checks import assert_fields_refused, strict_json
-from support.chat_templates import CHOOSY, REASONING_HERMES
+from support.chat_templates import CHOOSY, HERMES
 from support.sse import chunks
 from support.tiny_engine import tiny_model
 from support.tiny_model import write_tiny_model
@@ -30,11 +31,10 @@ WEATHER = {
     },
 }
 CLOCK = {"type": "function", "function": {"name": "get_time"}}
-TOOLS = [WEATHER, CLOCK]
-TWO_CALLS = (
-    '<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>\n'
-    '<tool_call>\n{"name": "get_weather", "arguments": {"city": "日本"}}\n</tool_call>'
-)
+TOOLS: list[dict[str, Any]] = [WEATHER, CLOCK]
+STRICT = [{"type": "function", "function": {**tool["function"], "strict": True}} for tool in TOOLS]
+CHOSEN = {"type": "function", "function": {"name": "get_weather"}}
+NOTHING = {"type": "object", "additionalProperties": False}
 RESULT = [
     {"role": "user", "content": "Hello, how are you?"},
     {"role": "assistant", "content": None, "tool_calls": [
@@ -47,7 +47,7 @@ RESULT = [
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
     """A server whose template shows tools, with room for them."""
     model = write_tiny_model(tmp_path_factory.mktemp("tools") / "tiny", max_positions=4096)
-    with tiny_server("--chat-template", REASONING_HERMES, model=model, kv_cache_memory="4MiB") as server:
+    with tiny_server("--chat-template", HERMES, model=model, kv_cache_memory="4MiB") as server:
         yield server
 
 
@@ -91,10 +91,21 @@ def test_c01_reason_and_calls_agree(server: TinyServer, is_stream: bool) -> None
         assert "tool_calls" not in message
         assert isinstance(message["content"], str)
         assert reason in {"stop", "length"}
-    message, reason = asked(server, is_stream=is_stream, guided_choice=[TWO_CALLS])
-    assert reason == "tool_calls"
-    assert not message["content"]
-    assert named(message) == [("get_time", {}), ("get_weather", {"city": "日本"})]
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_c01_a_required_call_is_made_and_passes_its_schema(server: TinyServer, is_stream: bool) -> None:
+    parameters = {tool["function"]["name"]: tool["function"].get("parameters", NOTHING) for tool in TOOLS}
+    for seed in range(4):
+        drawn = {"temperature": 1, "seed": seed, "parallel_tool_calls": False, "tools": STRICT}
+        message, reason = asked(server, is_stream=is_stream, tool_choice="required", **drawn)
+        [(name, arguments)] = named(message)
+        assert reason == "tool_calls"
+        jsonschema.validate(arguments, parameters[name])
+        message, reason = asked(server, is_stream=is_stream, tool_choice=CHOSEN, **drawn)
+        [(name, arguments)] = named(message)
+        assert (name, reason) == ("get_weather", "tool_calls")
+        jsonschema.validate(arguments, parameters[name])
 
 
 def test_c02_contradictory_choices_are_refused(server: TinyServer) -> None:
@@ -108,26 +119,37 @@ def test_c02_contradictory_choices_are_refused(server: TinyServer) -> None:
         assert_fields_refused(server, CHAT, {**base, "tools": "[]", "tool_choice": choice}, names="tool_choice")
 
 
+def without_ids(message: dict[str, Any]) -> dict[str, Any]:
+    calls = [{**call, "id": None} for call in message.get("tool_calls", ())]
+    return {"content": message["content"] or "", "tool_calls": calls}
+
+
 def test_c03_streamed_calls_join_to_the_whole_ones(server: TinyServer) -> None:
-    whole, reason = asked(server, is_stream=False, guided_choice=[TWO_CALLS])
-    streamed, streamed_reason = asked(server, is_stream=True, guided_choice=[TWO_CALLS])
-    assert reason == streamed_reason == "tool_calls"
-    assert named(streamed) == named(whole) == [("get_time", {}), ("get_weather", {"city": "日本"})]
-    ids = [call["id"] for message in (whole, streamed) for call in message["tool_calls"]]
-    assert len(set(ids)) == 4
+    seen: list[list[tuple[str, Any]]] = []
+    for seed in range(40):
+        fields = {"tool_choice": "required", "tools": STRICT, "temperature": 1, "seed": seed, "max_tokens": 400}
+        whole, reason = asked(server, is_stream=False, **fields)
+        streamed, streamed_reason = asked(server, is_stream=True, **fields)
+        assert reason == streamed_reason
+        assert without_ids(streamed) == without_ids(whole)
+        ids = [call["id"] for message in (whole, streamed) for call in message["tool_calls"]]
+        assert len(set(ids)) == len(ids)
+        if reason == "tool_calls":
+            assert whole["content"] is None
+            seen.append(named(whole))
+            if any(arguments == {} for _, arguments in seen[-1][:-1]):  # a call without arguments, and one behind it
+                break
+    else:
+        pytest.fail(f"no call follows one without arguments: {seen}")
 
 
 def test_c03_calls_that_are_cut_short_are_told_alike(server: TinyServer) -> None:
     for max_tokens in range(1, 150, 7):
-        fields = {"guided_choice": [TWO_CALLS], "max_tokens": max_tokens}
+        fields = {"tool_choice": "required", "tools": STRICT, "temperature": 1, "seed": 3, "max_tokens": max_tokens}
         whole, reason = asked(server, is_stream=False, **fields)
         streamed, streamed_reason = asked(server, is_stream=True, **fields)
         assert reason == streamed_reason
-        for message in (whole, streamed):
-            message["content"] = message["content"] or ""
-            for call in message.get("tool_calls", ()):
-                del call["id"]
-        assert {k: v for k, v in whole.items() if k != "refusal"} == streamed
+        assert without_ids(streamed) == without_ids(whole)
 
 
 def prompt_tokens(server: TinyServer, messages: list[dict[str, Any]]) -> int:

@@ -19,6 +19,7 @@ class Site(ThreadingHTTPServer):
     daemon_threads = True
     refusal: dict[str, Any] | None = None
     pieces: tuple[str, ...] = ("Hel", "lo", " 世界")
+    thoughts: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answers)
@@ -42,7 +43,8 @@ class _Answers(BaseHTTPRequestHandler):
         if self.server.refusal is not None:
             self._send(json.dumps({"error": self.server.refusal}).encode(), "application/json", 400)
             return
-        events = [{"choices": [{"delta": {"content": piece}}]} for piece in self.server.pieces]
+        events = [{"choices": [{"delta": {"reasoning_content": piece}}]} for piece in self.server.thoughts]
+        events += [{"choices": [{"delta": {"content": piece}}]} for piece in self.server.pieces]
         lines = [": keep-alive", *(f"data: {json.dumps(event)}" for event in events), "data: [DONE]"]
         self._send("".join(f"{line}\n\n" for line in lines).encode(), "text/event-stream")
 
@@ -91,3 +93,10 @@ def test_a_server_that_is_not_there_is_an_error(trivium: Run, site: Site) -> Non
     outcome = trivium("chat", "--url", address.replace(str(site.server_port), "9"), stdin="hi\n")
     assert outcome.code == 1
     assert "does not list a model" in outcome.err
+
+
+def test_reasoning_is_no_part_of_what_is_remembered(trivium: Run, site: Site) -> None:
+    site.thoughts = ("hm, ", "so")
+    outcome = trivium("chat", "--url", site.url, stdin="hi\nmore\n")
+    assert outcome.out == "Hello 世界\nHello 世界\n"  # shown to a terminal only, dimmed
+    assert site.bodies[1]["messages"][1] == {"role": "assistant", "content": "Hello 世界"}
