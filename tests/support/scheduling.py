@@ -158,6 +158,7 @@ def assert_step_follows_from_entries(scheduled: ScheduledStep, page_len: int) ->
     """Derive every array of a step from its entries, one element at a time, and compare."""
     entries, step = scheduled.entries, scheduled.step
     requests = [entry.request for entry in entries]
+    assert not scheduled.imports or any(entry.is_fresh for entry in entries), "pages are imported, and nobody starts"
     token_ids: list[int] = []
     positions: list[int] = []
     rows: list[int] = []

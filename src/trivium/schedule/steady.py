@@ -38,7 +38,7 @@ def is_steady(scheduled: ScheduledStep, running: RunningSet) -> bool:
     """Return whether a step runs one token of every running request, and each draws its next token from it."""
     return (
         len(scheduled.entries) == len(running.requests)
-        and len(scheduled.step.copies) == 0
+        and len(scheduled.step.copies) == 0 == len(scheduled.imports)  # both are done once
         and all(entry.num_tokens == 1 == entry.num_rows and entry.draws for entry in scheduled.entries)
     )
 

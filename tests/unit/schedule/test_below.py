@@ -237,6 +237,16 @@ def test_an_aborted_request_lets_go_of_what_was_read_for_it(tmp_path: Path) -> N
     bench.tiers.close(bench.executor)
 
 
+def test_pages_are_imported_once_even_where_the_next_step_is_the_same_record(tmp_path: Path) -> None:
+    spec = mixed_spec(page_len=1)  # what is left to compute is one token, and pages leave the window
+    bench = bench_with(tiers_of(spec, disk=tmp_path / "kv"), pages=64)
+    ask(bench, "first", PROMPT)
+    fill(bench)
+    request = ask(bench, "again", PROMPT, max_tokens=20)
+    assert request.cached_len == 39
+    bench.tiers.close(bench.executor)
+
+
 def test_imports_that_fail_are_computed_instead(tmp_path: Path) -> None:
     bench = bench_with(tiers_of(full_spec(), disk=tmp_path / "kv"))
     request = queue_what_was_evicted(bench)
