@@ -35,7 +35,7 @@ def check(schema: dict[str, Any]) -> None:
             assert error is None, f"{text} under {json.dumps(schema)}: {error}"
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(schema=schemas)
 def test_drawn_answers_satisfy_drawn_schemas(schema: dict[str, Any]) -> None:
     check(schema)
