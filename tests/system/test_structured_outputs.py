@@ -100,3 +100,30 @@ def test_metrics_count_grammars(server: ServerProcess) -> None:
     counts = dict(re.findall(r"^trivium_grammars_(\w+?)(?:_total)? ([0-9.]+)$", shown, re.M))
     assert float(counts["compiled"]) >= 1
     assert float(counts["waiting"]) == 0
+
+
+def test_spans_of_free_text_are_held_to_their_form(server: ServerProcess, client: openai.OpenAI) -> None:
+    [letter] = httpx.post(f"{server.url}/tokenize", json={"model": "tiny", "prompt": "a"}).json()["tokens"]
+    tags = [{"begin": "a(", "content": {"type": "json_schema", "json_schema": {"enum": [1, 22]}}, "end": ")"}]
+    form = {"type": "triggered_tags", "triggers": ["a"], "tags": tags}
+    spelled: list[dict[str, object]] = [
+        {"response_format": {"type": "structural_tag", "format": form}},
+        {"structured_outputs": {"structural_tag": json.dumps({"format": form})}},
+        {
+            "structural_tag": {
+                "structures": [{"begin": "a(", "schema": {"enum": [1, 22]}, "end": ")"}],
+                "triggers": ["a"],
+            }
+        },
+    ]
+    asked = {"model": "tiny", "prompt": "x", "seed": 2, "max_tokens": 60, "logit_bias": {str(letter): 6}}
+    answers = []
+    for fields in spelled:
+        whole = client.completions.create(extra_body=fields, **asked)  # type: ignore[call-overload]
+        parts = client.completions.create(extra_body=fields, stream=True, **asked)  # type: ignore[call-overload]
+        assert "".join(chunk.choices[0].text for chunk in parts) == whole.choices[0].text
+        answers.append(whole.choices[0].text)
+    assert len(set(answers)) == 1
+    first, *spans = answers[0].split("a")
+    assert len(spans) > 1, first
+    assert all(re.match(r"\((1|22)\)", span) for span in spans[:-1]), spans
