@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from trivium.base.errors import InvalidParameterError, PromptTooLongError, UnsupportedFeatureError, ensure
 from trivium.base.ids import RequestId, TokenId
 from trivium.cache.retain import RetentionPlan
-from trivium.engine.unenforced import refuse_unenforced
 from trivium.grammar.automaton import OutputAutomaton
+from trivium.grammar.budget import Budget
 from trivium.grammar.part_reader import PartReader
 from trivium.grammar.stops import StopTexts
 from trivium.sampling.batch import SampleRow
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trivium.config.sampling import LogprobsMode, SamplingParams
     from trivium.engine.messages import Delivered, Submit
     from trivium.grammar.library import Grammar
+    from trivium.grammar.matching import Matching
     from trivium.sampling.batch import TokenLogprobs
     from trivium.tokens.tokenizer import Tokenizer
 
@@ -96,7 +97,6 @@ def admit(
     """
     params = message.params
     params.validate(vocab_size=limits.vocab_size)
-    refuse_unenforced(params)
     _check_prompt(message.prompt_ids, limits)
     _check_scored_start(params, len(message.prompt_ids))
     if message.priority and not limits.takes_priority:
@@ -112,11 +112,7 @@ def admit(
     filled = replace(params, seed=params.seed or 0, logprobs_mode=params.logprobs_mode or limits.logprobs_mode)
     bad_word_ids = tuple(tuple(map(TokenId, ids)) for word in params.bad_words for ids in limits.bad_word_ids(word))
     stops = StopTexts(params.stop)
-    reader = (
-        None
-        if params.chat_output is None
-        else PartReader(params.chat_output, content_is_bound=params.structured_outputs is not None)
-    )
+    reader, budget = _of_chat(params, tokenizer, limits)
     namespace = limits.namespace_of(
         cache_salt=message.cache_salt, limit_len=limit_len, weight_generation=message.weight_generation
     )
@@ -143,7 +139,9 @@ def admit(
             tenant=message.tenant,
             tokens=[TokenId(token) for token in message.prompt_ids],
         )
-        matcher = None if grammar is None else grammar.start()
+        matcher: Matching | None = None if grammar is None else grammar.start()
+        if budget is not None:
+            matcher = budget.over(matcher)
         automaton = OutputAutomaton(tokenizer, own, end_ids, stops=stops, matcher=matcher, part_reader=reader)
         answer = _answer(message, request, automaton, bad_word_ids)
         if told is not None:
@@ -151,6 +149,17 @@ def admit(
         answers.append(answer)
     ensure(answers, f"{message.request_id} has no open choice")
     return answers
+
+
+def _of_chat(
+    params: SamplingParams, tokenizer: Tokenizer, limits: ModelLimits
+) -> tuple[PartReader | None, Budget | None]:
+    """Return what reads the parts of a chat's answer, and what ends its reasoning in time."""
+    chat = params.chat_output
+    if chat is None:
+        return None, None
+    reader = PartReader(chat, content_is_bound=params.structured_outputs is not None)
+    return reader, None if chat.max_reasoning_tokens is None else Budget(chat, tokenizer, limits.vocab_size)
 
 
 def _answer(

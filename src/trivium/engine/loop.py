@@ -193,7 +193,7 @@ class EngineLoop:
             self._answers[answer.request.request_id] = answer
             if answer.deadline_at_s is not None:
                 self._with_deadline.add(answer.request.request_id)
-        self._num_constrained += 0 if grammar is None else len(answers)
+        self._num_constrained += sum(answer.automaton.is_constrained for answer in answers)
         self._choices[message.request_id] = [answer.request.request_id for answer in answers]
         self._stats.prompt_tokens_total += len(message.prompt_ids)
         self._pending.append(accepted(answers[0]))

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trivium.config.sampling import SamplingParams
-    from trivium.grammar.library import Matcher
+    from trivium.grammar.matching import Matching
     from trivium.grammar.part_reader import PartReader, PartsState
     from trivium.tokens.tokenizer import Tokenizer
 
@@ -119,7 +119,7 @@ class OutputAutomaton:
         *,
         stops: StopTexts | None = None,
         continues: bool = True,
-        matcher: Matcher | None = None,
+        matcher: Matching | None = None,
         part_reader: PartReader | None = None,
     ) -> None:
         """Start before the first output token.

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from trivium.base.errors import InternalError
 from trivium.grammar.literals import GEMMA, PYTHON, Literals
 from trivium.grammar.parameters import Parameters
 from trivium.grammar.pieces import Blank, Envelope, Json, Mark, Name, Number, Piece
@@ -89,6 +90,19 @@ class Dialect:
     def reads_calls(self) -> bool:
         """Whether it says how calls are written."""
         return bool(self.calls) or self.channels is not None
+
+    def reasoning_marks(self) -> tuple[str, str, bool]:
+        """Return what begins reasoning, what ends it, and whether it may be open without its beginning.
+
+        Raises:
+            InternalError: The dialect has no reasoning.
+        """
+        if self.channels is not None:
+            channels = self.channels
+            return f"{channels.begin[-1]}{channels.reasoning}{channels.message}", channels.ends[0], False
+        if self.reasoning is None:
+            raise InternalError("the dialect has no reasoning")
+        return self.reasoning.begin, self.reasoning.end, self.reasoning.is_open
 
     def marks(self) -> Iterator[str]:
         """Yield every mark; those that are special tokens must be read."""
