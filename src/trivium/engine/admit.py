@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from trivium.config.sampling import LogprobsMode, SamplingParams
     from trivium.engine.messages import Delivered, Submit
     from trivium.grammar.library import Grammar
-    from trivium.grammar.matching import Matching
     from trivium.sampling.batch import TokenLogprobs
     from trivium.tokens.tokenizer import Tokenizer
 
@@ -139,10 +138,10 @@ def admit(
             tenant=message.tenant,
             tokens=[TokenId(token) for token in message.prompt_ids],
         )
-        matcher: Matching | None = None if grammar is None else grammar.start()
-        if budget is not None:
-            matcher = budget.over(matcher)
-        automaton = OutputAutomaton(tokenizer, own, end_ids, stops=stops, matcher=matcher, part_reader=reader)
+        matcher = None if grammar is None else grammar.start()
+        automaton = OutputAutomaton(
+            tokenizer, own, end_ids, stops=stops, matcher=matcher, part_reader=reader, budget=budget
+        )
         answer = _answer(message, request, automaton, bad_word_ids)
         if told is not None:
             _continue(answer, told)

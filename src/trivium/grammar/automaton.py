@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trivium.config.sampling import SamplingParams
+    from trivium.grammar.budget import Budget
     from trivium.grammar.matching import Matching
     from trivium.grammar.part_reader import PartReader, PartsState
     from trivium.tokens.tokenizer import Tokenizer
@@ -95,6 +96,7 @@ class OutputAutomaton:
     """
 
     __slots__ = (
+        "_budget",
         "_detokenizer",
         "_end_ids",
         "_held_back_ids",
@@ -121,6 +123,7 @@ class OutputAutomaton:
         continues: bool = True,
         matcher: Matching | None = None,
         part_reader: PartReader | None = None,
+        budget: Budget | None = None,
     ) -> None:
         """Start before the first output token.
 
@@ -132,6 +135,7 @@ class OutputAutomaton:
             continues: The answer continues a prompt, so a leading space belongs to it.
             matcher: At the beginning of the grammar that the answer is under, if it is under one.
             part_reader: Says what of the text is reasoning, content or a call, if that is asked for.
+            budget: How long the answer may reason, if that is limited; kept within the grammar.
 
         Raises:
             InvalidParameterError: The stop texts are too long altogether.
@@ -150,7 +154,8 @@ class OutputAutomaton:
             shown_ids=[mark for mark in marks if mark is not None],
         )
         self._min_tokens = params.min_tokens
-        self._matcher = matcher
+        self._budget = budget
+        self._matcher: Matching | None = matcher if budget is None else budget.over(matcher)
         self._num_matched = 0
         """Tokens that the matcher has read: those that have been taken, but for an end token."""
         self._num_tokens = 0
@@ -304,9 +309,9 @@ class OutputAutomaton:
             self._params,
             self._end_ids,
             stops=self._stops,
-            matcher=matcher,
             part_reader=self._part_reader,
         )
+        twin._budget, twin._matcher = self._budget, matcher
         twin._return_to(self.snapshot())
         twin._num_matched = self._num_matched
         return twin
