@@ -63,6 +63,8 @@ class _ChatGrammar:
         self._rules = Rules({mark: found for mark in marks if (found := special_id(mark)) is not None})
         self._arguments = ArgumentGrammar(self._rules)
         self._grammars: list[dict[str, Any]] = []
+        self._known: dict[tuple[int, str], str] = {}
+        """What reads a tool's arguments, by piece and tool; calls with and without their mark share it."""
 
     def build(self) -> str:
         channels = self._spoken.channels or self._called.channels
@@ -173,7 +175,13 @@ class _ChatGrammar:
             return "/[0-9]{1,3}/"
         if tool is None:
             raise TypeError(piece)
-        return self._rules.written(tool.name) if isinstance(piece, Name) else self._arguments.write(piece, tool)
+        if isinstance(piece, Name):
+            return self._rules.written(tool.name)
+        key = id(piece), tool.name
+        if key not in self._known:
+            written = self._arguments.write(piece, tool)
+            self._known[key] = self._rules.named("arguments", written) if written else ""
+        return self._known[key]
 
     # ── messages with headers ─────────────────────────────────────────────────────────────────
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from trivium.config.chat_output import ChatOutput
@@ -34,10 +34,9 @@ def constraint_of(params: SamplingParams) -> Constraint | None:
     if chat is None:
         return content
     tools = chat.callable_tools
-    is_bound = chat.tool_choice == "required" or any(tool.strict for tool in tools)
-    is_bound = is_bound or chat.allowed_tools is not None or not chat.parallel_tool_calls
-    if tools and (is_bound or content is not None):
-        return ChatConstraint(chat=chat, content=content)
-    if content is None or chat.reasoning_dialect is None:
+    is_bound = chat.tool_choice == "required" or chat.allowed_tools is not None or not chat.parallel_tool_calls
+    is_bound = is_bound or content is not None or any(tool.strict for tool in tools)
+    if not (tools and is_bound) and (content is None or chat.reasoning_dialect is None):
         return content
-    return ChatConstraint(chat=chat, content=content)
+    # a budget of reasoning is kept beside the grammar, which is the same whatever it is
+    return ChatConstraint(chat=replace(chat, max_reasoning_tokens=None), content=content)

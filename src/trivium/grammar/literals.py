@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, NamedTuple
 
-from trivium.grammar.pieces import FAILED, Did, Step, Types, quoted
+from trivium.grammar.pieces import FAILED, Did, LetterByLetter, Step, Types, quoted
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _WORD_LETTERS = frozenset(string.ascii_letters + string.digits + "_+-.")
@@ -57,7 +57,7 @@ class _State(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Literals:
+class Literals(LetterByLetter):
     """Keys with values until `closer`, in the notation of some language."""
 
     closer: str

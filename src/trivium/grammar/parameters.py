@@ -18,7 +18,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, NamedTuple
 
-from trivium.grammar.pieces import FAILED, Did, Step, Types, quoted
+from trivium.grammar.pieces import FAILED, Did, LetterByLetter, Step, Types, quoted
 from trivium.grammar.stops import START, StopTexts
 
 MAX_KEY_LETTERS = 256
@@ -47,7 +47,7 @@ class _State(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Parameters:
+class Parameters(LetterByLetter):
     """Arguments between marks; always the last thing before a mark that begins otherwise."""
 
     key_begin: str

@@ -159,8 +159,16 @@ class PartReader:
         if self._is_plain(state, text):
             return state, [OutputPart("content" if state.place is _Place.CONTENT else "reasoning", text)]
         parts = _Parts()
-        for letter in text:
-            state = self._steps[state.place](state, letter, parts)
+        at = 0
+        while at < len(text):
+            if state.is_open and state.place is _Place.CALL:
+                end = state.sequence[0].run(state.inner, text, at)
+                parts.add("tool_arguments", text[at:end], state.num_calls - 1)
+                at = end
+                if at == len(text):
+                    break
+            state = self._steps[state.place](state, text[at], parts)
+            at += 1
         return state, parts.take()
 
     def finish(self, state: PartsState) -> list[OutputPart]:

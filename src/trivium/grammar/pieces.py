@@ -7,6 +7,7 @@ remembering it. Arguments come out as pieces of JSON text, whatever they are wri
 from __future__ import annotations
 
 import json
+import re
 import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 Types: TypeAlias = Mapping[str, frozenset[str] | None]
 """JSON types of a tool's arguments, by their names; `None` where the schema does not say."""
 
+_PLAIN = re.compile(r'[^"\\\x00-\x1f]+')
+"""Letters that stand in a JSON string as they are."""
 NAME_LETTERS = frozenset(string.ascii_letters + string.digits + "_.-")
 
 
@@ -63,9 +66,23 @@ class Piece(Protocol):
         """Read one letter."""
         ...
 
+    def run(self, state: Any, text: str, begin: int) -> int:
+        """Return up to where letters from `begin` on are arguments as they stand, and leave the state as it is."""
+        ...
+
+
+class LetterByLetter:
+    """A piece of which every letter has to be looked at."""
+
+    __slots__ = ()
+
+    def run(self, state: Any, text: str, begin: int) -> int:
+        """Return `begin`."""
+        return begin
+
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(LetterByLetter):
     """A text that is written as it stands."""
 
     text: str
@@ -89,7 +106,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Blank:
+class Blank(LetterByLetter):
     """Any number of blanks and line breaks; `text` is what is written."""
 
     text: str = ""
@@ -109,7 +126,7 @@ class Blank:
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class Name(LetterByLetter):
     """The name of the tool."""
 
     @property
@@ -129,7 +146,7 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class Number(LetterByLetter):
     """Which call of the answer it is, counted from 0; what is written there is not looked at."""
 
     @property
@@ -171,6 +188,13 @@ class Scan(NamedTuple):
             return Scan(depth - 1), letter
         return (Scan(depth, is_string=True) if letter == '"' else self), letter
 
+    def run(self, text: str, begin: int) -> int:
+        """Return up to where letters from `begin` on are of a string and change nothing."""
+        if not self.is_string or self.is_escaped:
+            return begin
+        found = _PLAIN.match(text, begin)
+        return begin if found is None else found.end()
+
 
 @dataclass(frozen=True, slots=True)
 class Json:
@@ -194,6 +218,10 @@ class Json:
                 return FAILED
         state, written = state.step(letter)
         return Step(Did.READ if state.depth else Did.DONE, state, arguments=written)
+
+    def run(self, state: Scan, text: str, begin: int) -> int:
+        """Return up to where letters are those of a string."""
+        return state.run(text, begin)
 
 
 class _Phase(Enum):
@@ -245,6 +273,10 @@ class Envelope:
         if reader is not None:
             return reader(self, state, letter)
         return Step(Did.READ, state) if letter.isspace() else self._between(state, letter)
+
+    def run(self, state: _EnvelopeState, text: str, begin: int) -> int:
+        """Return up to where letters are those of a string in the arguments."""
+        return state.scan.run(text, begin) if state.phase is _Phase.IN_ARGUMENTS and state.name else begin
 
     def _between(self, state: _EnvelopeState, letter: str) -> Step:
         phase = state.phase
