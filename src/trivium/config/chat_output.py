@@ -52,7 +52,8 @@ class Tool:
 class ChatOutput:
     """How the text of an answer is split into reasoning, content and tool calls, and which calls it must have.
 
-    A `structured_outputs` of the same request constrains the content.
+    A `structured_outputs` of the same request constrains the content; but a structural tag is of the whole text, whose
+    marks it writes itself.
     """
 
     reasoning_dialect: str | None = None
@@ -97,6 +98,12 @@ class ChatOutput:
         if self.allowed_tools is None:
             return self.tools
         return tuple(each for each in self.tools if each.name in self.allowed_tools)
+
+    @property
+    def limits_calls(self) -> bool:
+        """Whether some calls, or none, are made impossible."""
+        is_limited = self.tool_choice == "required" or self.allowed_tools is not None or not self.parallel_tool_calls
+        return bool(self.callable_tools) and (is_limited or any(tool.strict for tool in self.callable_tools))
 
     def _validate_tools(self) -> None:
         tools: Any = self.tools

@@ -150,6 +150,12 @@ class SamplingParams:
             if not isinstance(wanted, kind):
                 raise _bad(name, wanted, f"a {kind.__name__}")
             wanted.validate()
+        is_tagged = self.structured_outputs is not None and self.structured_outputs.kind == "structural_tag"
+        if is_tagged and self.chat_output is not None and self.chat_output.limits_calls:
+            message = (
+                "structural_tag says what the whole answer is, so tools cannot be required, limited or strict beside it"
+            )
+            raise InvalidParameterError(message, param="structural_tag")
 
     def _validate_combinations(self) -> None:
         if not self.spaces_between_special_tokens:

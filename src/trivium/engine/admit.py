@@ -16,6 +16,7 @@ from trivium.base.ids import RequestId, TokenId
 from trivium.cache.retain import RetentionPlan
 from trivium.grammar.automaton import OutputAutomaton
 from trivium.grammar.budget import Budget
+from trivium.grammar.constraint import binds_content
 from trivium.grammar.part_reader import PartReader
 from trivium.grammar.stops import StopTexts
 from trivium.sampling.batch import SampleRow
@@ -157,7 +158,7 @@ def _of_chat(
     chat = params.chat_output
     if chat is None:
         return None, None
-    reader = PartReader(chat, content_is_bound=params.structured_outputs is not None)
+    reader = PartReader(chat, content_is_bound=binds_content(params))
     return reader, None if chat.max_reasoning_tokens is None else Budget(chat, tokenizer, limits.vocab_size)
 
 

@@ -31,12 +31,15 @@ Constraint: TypeAlias = StructuredOutputs | ChatConstraint
 def constraint_of(params: SamplingParams) -> Constraint | None:
     """Return what has to be compiled for a request, or `None` where nothing is to be made impossible."""
     chat, content = params.chat_output, params.structured_outputs
-    if chat is None:
+    if chat is None or (content is not None and not binds_content(params)):
         return content
-    tools = chat.callable_tools
-    is_bound = chat.tool_choice == "required" or chat.allowed_tools is not None or not chat.parallel_tool_calls
-    is_bound = is_bound or content is not None or any(tool.strict for tool in tools)
-    if not (tools and is_bound) and (content is None or chat.reasoning_dialect is None):
+    is_bound = chat.limits_calls or (content is not None and bool(chat.callable_tools))
+    if not is_bound and (content is None or chat.reasoning_dialect is None):
         return content
     # a budget of reasoning is kept beside the grammar, which is the same whatever it is
     return ChatConstraint(chat=replace(chat, max_reasoning_tokens=None), content=content)
+
+
+def binds_content(params: SamplingParams) -> bool:
+    """Return whether content is under a constraint of its own; a structural tag is of the whole text."""
+    return params.structured_outputs is not None and params.structured_outputs.kind != "structural_tag"

@@ -79,6 +79,16 @@ def test_what_cannot_be_enforced_is_refused_by_name(llm: LLM) -> None:
     answer(llm, replace(asked, tools=(Tool(name="f", parameters={"not": {"required": ["a"]}}),)))
 
 
+def test_a_structural_tag_is_of_the_whole_text(llm: LLM) -> None:
+    text = 'hm</think>\n\n<tool_call>\n{"name": "g", "arguments": {}}\n</tool_call>'
+    tag = StructuredOutputs(structural_tag={"format": {"type": "const_string", "value": text}})
+    free = ChatOutput(reasoning_dialect="qwen3", starts_in_reasoning=True, tool_dialect="hermes", tools=(TOOLS[1],))
+    found = answer(llm, free, structured_outputs=tag)
+    assert (text_of(found, "reasoning"), text_of(found, "tool_name")) == ("hm", "g")
+    with pytest.raises(InvalidParameterError, match="says what the whole answer is"):
+        answer(llm, CALLS, structured_outputs=tag)
+
+
 @pytest.mark.parametrize(
     ("chat", "param"),
     [
