@@ -27,8 +27,7 @@ TEMPLATE = (
     "{% for m in messages %}{{ m.content }}{% endfor %}{{ mood }}{{ tools or '' }}{{ documents or '' }}"
     "{{ enable_thinking }}{% if add_generation_prompt %}>{{ opening }}{% endif %}"
 )
-BUDGETS = ("max_reasoning_tokens", "thinking_token_budget")
-REFUSED = {"timeout_s", "model", "priority", "cache_retention", "cache_retention_decode", *BUDGETS}
+REFUSED = {"timeout_s", "model", "priority", "cache_retention", "cache_retention_decode"}
 """Fields whose second value may be refused; what retention does is in `tests/unit/api/test_retention.py`, what
 priority does in `tests/unit/schedule/test_orders.py`."""
 ADMIN = {"authorization": "Bearer boss-admin-key"}
