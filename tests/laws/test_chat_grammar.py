@@ -14,32 +14,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.dialects import calls_of, read, text_of
-from support.tiny_tokenizers import BYTE_EOS, byte_level_metadata
+from support.dialects import calls_of, marked_tokenizer, read, text_of
+from support.tiny_tokenizers import BYTE_EOS, byte_level
 from trivium.base.errors import InvalidParameterError
 from trivium.config.chat_output import ChatOutput, Tool
 from trivium.config.structured import StructuredOutputs
 from trivium.grammar.constraint import ChatConstraint
 from trivium.grammar.dialects import DIALECTS
 from trivium.grammar.library import Vocabulary
-from trivium.tokens.gguf_vocab import build_tokenizer
 from trivium.tokens.tokenizer import Tokenizer
 
 TOOL_NAMES = [name for name, dialect in DIALECTS.items() if dialect.reads_calls]
 REASONING_NAMES = [name for name, dialect in DIALECTS.items() if dialect.reads_reasoning]
-TEXT_MARKS = {"<tool_call>", "</tool_call>", "<think>", "</think>", "<function_call>", "functools"}
+BYTE_LEVEL = byte_level()
 
 
-@cache
 def tokenizer(*, with_marks: bool) -> Tokenizer:
     """The byte-level one, with every mark that looks like a token as a special one, or none."""
-    plain = byte_level_metadata()
-    if not with_marks:
-        return build_tokenizer(plain)
-    marks = {mark for dialect in DIALECTS.values() for mark in dialect.marks()}
-    named = sorted(mark for mark in marks - TEXT_MARKS if re.fullmatch(r"<[^ =\"]+>|\[[A-Z/_]{3,}\]", mark))
-    tokens, kinds = plain["tokenizer.ggml.tokens"], plain["tokenizer.ggml.token_type"]
-    return build_tokenizer(byte_level_metadata(tokens=tokens + named, token_type=kinds + [3] * len(named)))
+    return marked_tokenizer() if with_marks else BYTE_LEVEL
 
 
 @cache

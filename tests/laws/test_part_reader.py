@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from support.dialects import Call, calls_of, read, text_of, tools, written
+from support.dialects import Call, calls_of, marked_tokenizer, read, text_of, tools, written
+from trivium.base.ids import FinishReason
 from trivium.config.chat_output import ChatOutput
+from trivium.config.sampling import SamplingParams
+from trivium.grammar.automaton import OutputAutomaton, Progress
 from trivium.grammar.dialects import ALIASES, DIALECTS, Form
 from trivium.grammar.literals import GEMMA
 from trivium.grammar.parameters import Parameters
+from trivium.grammar.part_reader import PartReader
+from trivium.grammar.parts import OutputPart, join_parts
 
 TOOLS = tools(
     "look_up",
@@ -146,6 +152,39 @@ def test_no_letter_is_lost(text: str, thinks: str | None) -> None:
     elif DIALECTS[thinks or ""].channels is None:
         most = sum(len(mark) for mark in marks) + len(text) - len("".join(text.split()))
         assert left_out <= most
+
+
+def automaton_of(wanted: ChatOutput) -> OutputAutomaton:
+    return OutputAutomaton(marked_tokenizer(), SamplingParams(), part_reader=PartReader(wanted))
+
+
+def parts_of(news: Iterable[Progress]) -> list[OutputPart]:
+    return join_parts(part for each in news for part in each.parts or ())
+
+
+@given(text=hostile_texts, name=st.sampled_from(NAMES), thinks=st.none() | st.sampled_from(REASONING), back=cuts)
+def test_going_back_leaves_no_trace(text: str, name: str, thinks: str | None, back: list[int]) -> None:
+    """Marks that are special tokens are read, whatever else is skipped; tokens taken back never were."""
+    wanted = dialects_of(name, thinks)
+    ids = marked_tokenizer().encode(text, add_special_tokens=False)
+    straight, wandering = automaton_of(wanted), automaton_of(wanted)
+    news = [straight.advance(each) for each in ids]
+    seen, begun = list[Progress](), 0
+    for index, each in enumerate(ids):
+        seen.append(wandering.advance(each))
+        num_back = min(back[index % len(back)] if back else 0, index + 1 - begun)
+        moment = wandering.snapshot()
+        wandering.roll_back(num_back)
+        for again in ids[index + 1 - num_back : index + 1]:
+            wandering.advance(again)
+        assert wandering.snapshot() == moment
+        if index % 3 == 0:
+            wandering, begun = wandering.fork(), index + 1
+    ends = [straight.finish(FinishReason.LENGTH)], [wandering.finish(FinishReason.LENGTH)]
+    assert parts_of([*news, *ends[0]]) == parts_of([*seen, *ends[1]])
+    shown = marked_tokenizer().decode(ids, skip_special_tokens=False)
+    if shown == "".join(each.text for each in [*news, *ends[0]]):  # no special token of another dialect
+        assert parts_of([*news, *ends[0]]) == read(wanted, [shown])
 
 
 def test_every_name_leads_to_a_row() -> None:

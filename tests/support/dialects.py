@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
+from support.tiny_tokenizers import byte_level_metadata
 from trivium.config.chat_output import ChatOutput, Tool
-from trivium.grammar.dialects import Form
+from trivium.grammar.dialects import DIALECTS, Form
 from trivium.grammar.literals import GEMMA, Literals
 from trivium.grammar.parameters import Parameters
 from trivium.grammar.part_reader import PartReader
 from trivium.grammar.parts import OutputPart, join_parts
 from trivium.grammar.pieces import Blank, Envelope, Json, Mark, Name, Number, Piece
+from trivium.tokens.gguf_vocab import build_tokenizer
+from trivium.tokens.tokenizer import Tokenizer
+
+TEXT_MARKS = {"<tool_call>", "</tool_call>", "<think>", "</think>", "<function_call>", "functools"}
+"""Marks that stay text even where others are tokens."""
+
+
+@cache
+def marked_tokenizer() -> Tokenizer:
+    """Return the byte-level one, with every mark that looks like a token as a special one."""
+    marks = {mark for dialect in DIALECTS.values() for mark in dialect.marks()}
+    named = sorted(mark for mark in marks - TEXT_MARKS if re.fullmatch(r"<[^ =\"]+>|\[[A-Z/_]{3,}\]", mark))
+    plain = byte_level_metadata()
+    tokens, kinds = plain["tokenizer.ggml.tokens"], plain["tokenizer.ggml.token_type"]
+    return build_tokenizer(byte_level_metadata(tokens=tokens + named, token_type=kinds + [3] * len(named)))
 
 
 class Call(NamedTuple):
