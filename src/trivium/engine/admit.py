@@ -15,9 +15,9 @@ from trivium.base.errors import InvalidParameterError, PromptTooLongError, Unsup
 from trivium.base.ids import RequestId, TokenId
 from trivium.cache.retain import RetentionPlan
 from trivium.grammar.automaton import OutputAutomaton
-from trivium.grammar.budget import Budget
 from trivium.grammar.constraint import binds_content
 from trivium.grammar.part_reader import PartReader
+from trivium.grammar.reasoning_budget import ReasoningBudget
 from trivium.grammar.stops import StopTexts
 from trivium.sampling.batch import SampleRow
 from trivium.schedule.request import Request
@@ -153,13 +153,13 @@ def admit(
 
 def _of_chat(
     params: SamplingParams, tokenizer: Tokenizer, limits: ModelLimits
-) -> tuple[PartReader | None, Budget | None]:
+) -> tuple[PartReader | None, ReasoningBudget | None]:
     """Return what reads the parts of a chat's answer, and what ends its reasoning in time."""
     chat = params.chat_output
     if chat is None:
         return None, None
     reader = PartReader(chat, content_is_bound=binds_content(params))
-    return reader, None if chat.max_reasoning_tokens is None else Budget(chat, tokenizer, limits.vocab_size)
+    return reader, None if chat.max_reasoning_tokens is None else ReasoningBudget(chat, tokenizer, limits.vocab_size)
 
 
 def _answer(

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trivium.config.sampling import SamplingParams
-    from trivium.grammar.budget import Budget
     from trivium.grammar.matching import Matching
     from trivium.grammar.part_reader import PartReader, PartsState
+    from trivium.grammar.reasoning_budget import ReasoningBudget
     from trivium.tokens.tokenizer import Tokenizer
 
 MAX_ROLL_BACK = 256
@@ -123,7 +123,7 @@ class OutputAutomaton:
         continues: bool = True,
         matcher: Matching | None = None,
         part_reader: PartReader | None = None,
-        budget: Budget | None = None,
+        budget: ReasoningBudget | None = None,
     ) -> None:
         """Start before the first output token.
 

@@ -1,4 +1,4 @@
-"""`Budget`: after so many tokens of reasoning its end is written, whatever the model would.
+"""`ReasoningBudget`: after so many tokens of reasoning its end is written, whatever the model would.
 
 ::
 
@@ -51,7 +51,7 @@ class _State(NamedTuple):
 _CLOSED = _State(_Phase.CLOSED)
 
 
-class Budget:
+class ReasoningBudget:
     """How long a request may reason; shared by its choices."""
 
     def __init__(self, wanted: ChatOutput, tokenizer: Tokenizer, vocab_size: int) -> None:
@@ -124,7 +124,7 @@ class BudgetedMatcher:
 
     __slots__ = ("_budget", "_inner", "_states")
 
-    def __init__(self, budget: Budget, inner: Matching | None, states: list[_State]) -> None:
+    def __init__(self, budget: ReasoningBudget, inner: Matching | None, states: list[_State]) -> None:
         self._budget = budget
         self._inner = inner
         self._states = states

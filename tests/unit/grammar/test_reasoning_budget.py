@@ -1,4 +1,4 @@
-"""Unit tests of `trivium.grammar.budget`."""
+"""Unit tests of `trivium.grammar.reasoning_budget`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from support.grammars import TOKENIZER, VOCAB_SIZE, allowed, grammar
 from trivium.base.errors import InternalError
 from trivium.config.chat_output import ChatOutput
-from trivium.grammar.budget import Budget, BudgetedMatcher
+from trivium.grammar.reasoning_budget import BudgetedMatcher, ReasoningBudget
 
 END = list(b"</think>")
 
 
-def budget(most: int, *, starts: bool = True, dialect: str = "qwen3") -> Budget:
+def budget(most: int, *, starts: bool = True, dialect: str = "qwen3") -> ReasoningBudget:
     wanted = ChatOutput(reasoning_dialect=dialect, starts_in_reasoning=starts, max_reasoning_tokens=most)
-    return Budget(wanted, TOKENIZER, VOCAB_SIZE)
+    return ReasoningBudget(wanted, TOKENIZER, VOCAB_SIZE)
 
 
 def read(matcher: BudgetedMatcher, text: str | bytes) -> None:
