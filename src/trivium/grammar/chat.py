@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from trivium.base.errors import InvalidParameterError, UnsupportedFeatureError
 from trivium.config.chat_output import ChatOutput
 from trivium.grammar.detect import ModelDialects
-from trivium.grammar.dialects import dialect_of
+from trivium.grammar.dialects import Reasoning, dialect_of
 from trivium.tokens.conversation import Conversation, ends_inside, normalise_messages
 from trivium.tokens.tool_request import DeclaredTool, WantedCalls, check_choice
 
@@ -102,6 +102,9 @@ def output_of(
             else "it needs separate_reasoning"
         )
         raise UnsupportedFeatureError(f"{request.budget_field} is not supported: {why}", param=request.budget_field)
+    budget = request.max_reasoning_tokens
+    if reasoning is not None and _has_closed_reasoning(reasoning, prompt):
+        reasoning = budget = None
     if reasoning is None and not request.tools:
         return None
     output = ChatOutput(
@@ -112,15 +115,25 @@ def output_of(
         tool_choice=request.calls.mode,
         allowed_tools=request.calls.allowed,
         parallel_tool_calls=request.parallel_tool_calls,
-        max_reasoning_tokens=request.max_reasoning_tokens,
+        max_reasoning_tokens=budget,
     )
     output.validate()
     return output
 
 
-def _starts_in_reasoning(name: str, conversation: Conversation, prompt: str) -> bool:
+def _has_closed_reasoning(name: str, prompt: str) -> bool:
+    """Whether the template has closed the span of a model that would reason from the first letter on."""
+    marks = _marks(name)
+    return marks is not None and marks.is_open and prompt.rstrip().endswith(marks.end)
+
+
+def _marks(name: str) -> Reasoning | None:
     dialect = dialect_of(name)
-    marks = None if dialect is None else dialect.reasoning
+    return None if dialect is None else dialect.reasoning
+
+
+def _starts_in_reasoning(name: str, conversation: Conversation, prompt: str) -> bool:
+    marks = _marks(name)
     return marks is not None and ends_inside(prompt, conversation, marks.begin, marks.end)
 
 

@@ -40,6 +40,10 @@ class ChatForm(Presenter):
     def __init__(self, job: Job, texts: TokenTexts, *, created: int, fingerprint: str) -> None:
         super().__init__(job, texts, created=created, fingerprint=fingerprint)
         self._has_extras = job.num_logprobs is not None or job.returns_token_ids
+        self._text_keys = {"content": b"content"}
+        """What the texts that are shown are called, by the kinds of their parts."""
+        if job.includes_reasoning:
+            self._text_keys["reasoning"] = b"reasoning_content"
         self._num_calls: dict[int, int] = {}
         """Tool calls that a stream has shown, by choice."""
 
@@ -52,10 +56,7 @@ class ChatForm(Presenter):
         if not (delta.text or delta.parts or delta.token_ids or delta.finish_reason):
             return b""
         opening = b"" if index in self._begun else self._opening(index, prompt_idx)
-        if delta.parts is None and not self._has_extras:
-            middle = self._plain_chunk(index, delta.text) if delta.text else b""
-        else:
-            middle = self._full_chunk(index, delta)
+        middle = self._full_chunk(index, delta) if self._has_extras else self._short_chunk(index, delta)
         if delta.finish_reason is None:
             return opening + middle
         return opening + middle + self._closing(index, delta)
@@ -119,8 +120,16 @@ class ChatForm(Presenter):
             return self._event(choice)
         return self._event(choice, b',"prompt_token_ids":' + encode(self._job.prompts[prompt_idx].ids))
 
-    def _plain_chunk(self, index: int, text: str) -> bytes:
-        start = self._head + b'{"index":%d,"delta":{"content":' % index
+    def _short_chunk(self, index: int, delta: Delta) -> bytes:
+        """Write what most deltas are: a piece of one text."""
+        key, text = b"content", delta.text
+        if delta.parts is not None:
+            if len(delta.parts) != 1 or delta.parts[0].kind not in self._text_keys:
+                return self._full_chunk(index, delta)
+            key, text = self._text_keys[delta.parts[0].kind], delta.parts[0].text
+        if not text:
+            return b""
+        start = self._head + b'{"index":%d,"delta":{"%b":' % (index, key)
         return start + encode(text) + b'},"logprobs":null,"finish_reason":null}]}\n\n'
 
     def _full_chunk(self, index: int, delta: Delta) -> bytes:

@@ -52,6 +52,8 @@ def test_every_option_has_a_flag_with_its_docstring_and_default(trivium: Run, wo
         (("--max-body-bytes", "1MiB"), "max_body_bytes", 1048576),
         (("--max-model-len", "none"), "max_model_len", None),
         (("--api-key", "alice=s3cret"), "api_key", ["alice=****"]),
+        (("--tool-call-parser", "mistral"), "tool_call_parser", "mistral"),
+        (("--tool-parser", "mistral"), "tool_call_parser", "mistral"),
         (("--cache-dir", "/nowhere/x"), "cache_dir", "/nowhere/x"),
         (("--kv-cache-fraction", "0.25"), "kv_cache_fraction", 0.25),
     ],

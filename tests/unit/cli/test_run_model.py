@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from support.chat_templates import REASONING_HERMES
 from support.command_line import Run
 
 GREEDY = ("--temperature", "0", "--max-tokens", "6", "--ignore-eos", "--kv-cache-memory", "4MiB")
@@ -133,9 +134,26 @@ def test_describe_shows_the_model_without_loading_it(trivium: Run, tiny: Path) -
     [group] = facts["kv cache"]
     assert group["bytes per token"] == 2 * 2 * 8 * 4 * 2  # K and V, two heads of 8 floats, two layers
     assert group["bytes per page of 8"] == 8 * group["bytes per token"]
+    assert (facts["chat"]["shows tools"], facts["chat"]["tool calls"]) == (False, "not read")
     text = trivium("describe", tiny).out
-    for title in ("configuration", "rope", "tensors", "kv cache", "options"):
+    for title in ("configuration", "rope", "tensors", "kv cache", "chat", "options"):
         assert f"\n{title}\n" in text
+
+
+def test_describe_tells_the_dialects_of_a_template(trivium: Run, tiny: Path) -> None:
+    words = ("describe", tiny, "--json", "--chat-template", REASONING_HERMES)
+    found = {"template": "default", "shows tools": True, "shows documents": False}
+    assert json.loads(trivium(*words).out)["chat"] == {**found, "tool calls": "hermes", "reasoning": "qwen3"}
+    named = json.loads(trivium(*words, "--tool-parser", "mistral", "--reasoning-parser", "none").out)["chat"]
+    assert named == {**found, "tool calls": "mistral", "reasoning": "not split off"}
+    outcome = trivium(*words, "--tool-parser", "banana")
+    assert outcome.code != 0
+    assert "tool_call_parser is 'banana'" in outcome.err
+
+
+def test_reasoning_of_a_chat_is_shown_to_terminals_only(trivium: Run, tiny: Path) -> None:
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}<think>{# </think> #}"
+    assert trivium("chat", tiny, "--chat-template", template, *GREEDY, stdin="hello\n").out == "\n"
 
 
 def test_describe_build_names_the_kernels(trivium: Run) -> None:

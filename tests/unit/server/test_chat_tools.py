@@ -139,6 +139,19 @@ async def test_a_prompt_that_opened_the_reasoning_is_heeded(make_site: MakeSite,
         assert (message["reasoning_content"], message["content"]) == ("hm", "Hi")
 
 
+@pytest.mark.parametrize("opening", ["</think>", "<think>\n\n</think>\n\n"])
+async def test_a_prompt_that_closed_the_reasoning_of_a_model_that_always_reasons_is_heeded(
+    make_site: MakeSite, opening: str
+) -> None:
+    always = ModelDialects(reasoning="deepseek_r1")
+    site = open_tools(make_site, "Hi", template=JoiningTemplate(opening=opening), dialects=always)
+    message, _ = await message_of(site, tools=None, max_reasoning_tokens=5)
+    assert message == {"role": "assistant", "content": "Hi", "refusal": None}
+    site = open_tools(make_site, "hm</think>Hi", template=JoiningTemplate(), dialects=always)
+    message, _ = await message_of(site, tools=None)
+    assert (message["reasoning_content"], message["content"]) == ("hm", "Hi")
+
+
 async def test_logprobs_are_those_of_every_token(make_site: MakeSite) -> None:
     text = "<think>a</think>b" + CALLS
     site = open_tools(make_site, text)
