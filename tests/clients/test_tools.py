@@ -194,7 +194,7 @@ async def test_instructor_and_pydantic_ai_get_models_through_tools(caller: Spoke
         is_open: bool
 
     async with openai.AsyncOpenAI(base_url=caller.base_url, api_key=caller.key, max_retries=0, timeout=30) as own:
-        for mode in (instructor.Mode.TOOLS, instructor.Mode.TOOLS_STRICT):
+        for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON):
             made = instructor.from_openai(own, mode=mode)
             box = await made.chat.completions.create(
                 model=MODEL, messages=[{"role": "user", "content": "a box"}], response_model=Box, max_tokens=200,
