@@ -41,12 +41,11 @@ class SchemaReport(NamedTuple):
 def check_schema(schema: Any) -> SchemaReport:
     """Find out what of a schema can be enforced; of a bounded size, as `StructuredOutputs.validate` holds it."""
     plan = plan_schema(schema)
-    problems = plan.problems
-    if not problems:
-        with deep_pool() as pool:
-            reason = pool.submit(_reason_against, plan.schema).result()
-            if reason is not None:
-                problems = [Problem(pool.submit(_place_of, plan, reason).result(), reason)]
+    problems = list(plan.problems)
+    with deep_pool() as pool:
+        reason = pool.submit(_reason_against, plan.schema).result()
+        if reason is not None:
+            problems.append(Problem(pool.submit(_place_of, plan, reason).result(), reason))
     seen = Counter(name for node in plan.places.values() for name in node)
     return SchemaReport(problems, _of_role(seen, "enforced"), _of_role(seen, "annotation"), plan.unknown)
 
@@ -57,6 +56,8 @@ def _of_role(seen: Counter[str], role: str) -> dict[str, int]:
 
 def _reason_against(schema: dict[str, Any]) -> str | None:
     """Return why the library refuses a schema, if it does."""
+    if plan_schema(schema).problems:  # what is left of them is told already
+        return None
     try:
         message = llguidance.LLMatcher.validate_grammar(schema_source(schema, any_whitespace=False))
     except InvalidParameterError as error:

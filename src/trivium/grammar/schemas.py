@@ -12,6 +12,7 @@ what went in, or less where no grammar can say it exactly (`INTEGER_FORMATS`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ from trivium.grammar.property_names import allowed_names
 
 _MAX_TOLD = 5
 """Problems that an error tells."""
+_NOT_ONLY = re.compile(r"\^\(\?!\^\[([^\]\\^]+)\]\*\$\)(.*)", re.DOTALL)
 _LIBRARY_OPTIONS = "x-guidance"
 """A key by which a schema would change what the library enforces."""
 
@@ -58,7 +60,7 @@ class SchemaPlan:
     whole: Any
     """As it came."""
     schema: dict[str, Any]
-    """What the library is given; meaningful where there are no problems."""
+    """What the library is given; without what the problems are about."""
     problems: list[Problem] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     """Pointers of keywords that mean nothing in any draft; they are passed over."""
@@ -113,6 +115,7 @@ def _planned(node: Any, place: str, plan: SchemaPlan) -> Any:
         else:
             result[name] = _inner(keyword.holds, value, pointer, plan)
     _settle_counts(result)
+    _settle_pattern(result)
     _settle_format(result, place, plan)
     _settle_unevaluated(node, result, place, plan)
     _settle_names(node, result, plan)
@@ -146,6 +149,14 @@ def _settle_counts(node: dict[str, Any]) -> None:
             node[name] = int(node[name])
 
 
+def _settle_pattern(node: dict[str, Any]) -> None:
+    """Write "not of these letters alone" without look-around, as a second pattern; Pydantic's decimals say it so."""
+    found = _NOT_ONLY.fullmatch(node["pattern"]) if isinstance(node.get("pattern"), str) else None
+    if found is not None:
+        node["pattern"] = f"^{found[2]}"
+        _also(node, {"pattern": f"[^{found[1]}]"})
+
+
 def _settle_format(node: dict[str, Any], place: str, plan: SchemaPlan) -> None:
     """Turn a format into what the library enforces exactly, or refuse it; one of another type asks for nothing."""
     wanted = node.get("format")
@@ -162,6 +173,7 @@ def _settle_format(node: dict[str, Any], place: str, plan: SchemaPlan) -> None:
         node.pop("format")
         _also(node, {"pattern": FORMAT_PATTERNS[wanted]})
     elif wanted not in LIBRARY_FORMATS:
+        node.pop("format")
         plan.problems.append(Problem(f"{place}/format", f"the format {wanted[:60]!r} is not supported"))
 
 
@@ -208,7 +220,7 @@ def _settled_names(node: Mapping[str, Any], plan: SchemaPlan) -> tuple[list[str]
     return allowed_names(wanted) if is_alone and isinstance(wanted, Mapping) else None
 
 
-def _check_min_properties(node: Mapping[str, Any], place: str, plan: SchemaPlan) -> None:
+def _check_min_properties(node: dict[str, Any], place: str, plan: SchemaPlan) -> None:
     """Refuse a number of properties that a name given twice could pretend to reach.
 
     Names that the schema lists are given once; of the others one surely counts.
@@ -221,14 +233,16 @@ def _check_min_properties(node: Mapping[str, Any], place: str, plan: SchemaPlan)
             f"minProperties {least} cannot be enforced where further names are allowed (additionalProperties: false)"
         )
         plan.problems.append(Problem(f"{place}/minProperties", reason))
+        del node["minProperties"]
 
 
-def _check_bounds(node: Mapping[str, Any], place: str, plan: SchemaPlan) -> None:
+def _check_bounds(node: dict[str, Any], place: str, plan: SchemaPlan) -> None:
     """Refuse integers that the library would round."""
     for name in sorted(BOUNDS.intersection(node)):
         if isinstance(node[name], int) and abs(node[name]) > EXACT_INTEGER:
             reason = f"{name} {node[name]} is not supported; at most {EXACT_INTEGER} is exact"
             plan.problems.append(Problem(f"{place}/{name}", reason))
+            del node[name]
 
 
 def _plan_what_refs_reach(plan: SchemaPlan) -> None:

@@ -67,6 +67,16 @@ def test_what_the_library_refuses_has_a_place_too(trivium: Run, write: Any, inne
     assert problem["pointer"] == "#/$defs/i"
 
 
+def test_problems_of_both_kinds_are_listed_together(trivium: Run, write: Any) -> None:
+    schema = {"properties": {"a": {"uniqueItems": True}, "b": {"pattern": "a(?=b)"}, "c": {"format": "iri"}}}
+    problems = json.loads(trivium("schema", "check", write(schema), "--json").out)["problems"]
+    assert [each["pointer"] for each in problems] == [
+        "#/properties/a/uniqueItems",
+        "#/properties/c/format",
+        "#/properties/b",
+    ]
+
+
 def test_what_is_no_schema_is_an_error(trivium: Run, write: Any, tmp_path: Path) -> None:
     assert trivium("schema", "check", tmp_path / "none").code == 2
     for content in ("{", "[]", "5"):

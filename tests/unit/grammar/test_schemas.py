@@ -150,6 +150,15 @@ def test_formats_are_taken_at_their_word(wanted: str, good: str, bad: str) -> No
     assert accepts({"format": wanted}, "12"), "a format is about texts alone"
 
 
+def test_pydantics_decimals_are_enforced_without_look_around() -> None:
+    schema = {"type": "string", "pattern": r"^(?!^[-+.]*$)[+-]?0*\d{0,3}\.?\d{0,2}0*$"}
+    for text in ("1", "-12.5", "+.5", "0.25", "123."):
+        assert accepts(schema, f'"{text}"'), text
+    for text in ("", "-", "+.", ".", "1a", "123456"):
+        assert not accepts(schema, f'"{text}"'), text
+    assert accepts({**schema, "maxLength": 2}, '"12"')
+
+
 def test_a_format_counts_beside_pattern_and_length() -> None:
     schema = {"type": "string", "format": "date", "pattern": "-0[12]-", "allOf": [{"maxLength": 10}]}
     assert accepts(schema, '"2024-02-29"')
