@@ -31,6 +31,9 @@ Days must exist, minutes have 60 seconds, letters of date-times are capitals. Ot
 {hints}, which every value satisfies. Formats of integers: {integers}, as bounds; of 64 bits, up to
 2^53 - 1, which every reader of JSON takes exactly. Bounds beyond it are refused.
 
+Of the refused, `propertyNames` is enforced where it is a list of names, a pattern, or bounds of their length, without
+`properties` beside it; `unevaluatedProperties` where it says what `additionalProperties` would.
+
 Patterns are searched for, not anchored; look-around and back references are refused; `\\d` and `\\w` are ASCII's.
 Properties come in the order in which the schema lists them. Names that it does not list may come
 twice, as in any JSON.
