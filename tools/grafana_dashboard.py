@@ -63,7 +63,11 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Tokens per second",
             "short",
-            ((rate("prompt_tokens_total"), "prompt"), (rate("generation_tokens_total"), "generated")),
+            (
+                (rate("prompt_tokens_total"), "prompt"),
+                (rate("generation_tokens_total"), "generated"),
+                (rate("forced_tokens_total"), "forced, not drawn"),
+            ),
         ),
         Panel(
             "Prompt tokens from the cache, by tier",

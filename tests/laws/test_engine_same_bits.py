@@ -1,8 +1,9 @@
 """The first promise, on a real model: a request's tokens and logprobs are the same bits whatever happens around it.
 
 A state machine submits mixed requests (greedy and sampled, penalties, stops, several choices, prompt logprobs, shared
-prefixes) to a small engine that must chunk, share, evict and preempt, and aborts some in the middle. Whatever ends is
-compared with the same request run alone in an engine without a cache whose chunks hold whole prompts.
+prefixes, constraints) to a small engine that must chunk, share, evict and preempt, and aborts some in the middle.
+Whatever ends is compared with the same request run alone in an engine without a cache whose chunks hold whole prompts,
+and which draws every token.
 """
 
 from __future__ import annotations
@@ -42,7 +43,17 @@ CONSTRAINTS = (
     StructuredOutputs(
         structural_tag={"structures": [{"begin": "b(", "schema": {"enum": [1, 23]}, "end": ")"}], "triggers": ["b"]}
     ),
+    StructuredOutputs(regex="(the key|a [x-z]) is known, Q(a|b)!{12}"),
+    StructuredOutputs(
+        json={
+            "type": "object",
+            "properties": {"name of it": {"enum": ["a", "x1x1"]}, "and its Quality": {"type": "integer"}},
+            "required": ["name of it", "and its Quality"],
+            "additionalProperties": False,
+        }
+    ),
 )
+"""Some force many tokens, which the crowded engine takes without drawing them, and the other one draws."""
 
 params = st.builds(
     SamplingParams,
@@ -58,7 +69,8 @@ params = st.builds(
     repetition_penalty=st.sampled_from([1.0, 1.3]),
     presence_penalty=st.sampled_from([0.0, 0.5]),
     frequency_penalty=st.sampled_from([0.0, 0.5]),
-    stop=st.sampled_from([(), ("a",), ("Q", "x1")]),
+    stop=st.sampled_from([(), ("a",), ("Q", "x1"), ("is k", " its ")]),
+    stop_token_ids=st.sampled_from([(), (), (ord("k") + 3, ord("!") + 3)]),
     ignore_eos=st.booleans(),
     structured_outputs=st.sampled_from([None, None, *CONSTRAINTS]),
     logprobs=st.sampled_from([None, 0, 2]),
@@ -78,7 +90,12 @@ prompts = st.builds(
 def _alone(executor: str, page_len: int) -> EngineLoop:
     """An engine for one request at a time; the bits of a law are those of one executor."""
     return tiny_loop(
-        executor=executor, page_len=page_len, prefix_cache=False, max_num_batched_tokens=512, max_num_seqs=4
+        executor=executor,
+        page_len=page_len,
+        prefix_cache=False,
+        max_num_batched_tokens=512,
+        max_num_seqs=4,
+        jump_forward=False,
     )
 
 

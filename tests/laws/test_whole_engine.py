@@ -22,9 +22,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from support.engine_stories import Router, Wish, common_len, held_by_media, policies, sizes, windows, wishes
+from support.grammars import TOKENIZER, VOCAB_SIZE
 from support.mortal_engine import Client, MortalEngine, SteppedWorker, stepped_tiers
 from support.scheduling import assert_step_follows_from_entries
-from support.scripted_loop import TOKENIZER, VOCAB, MortalExecutor, Told, answer_alone, scores_alone
+from support.scripted_loop import MortalExecutor, ReadyCompiler, Told, answer_alone, scores_alone
 from trivium.base.clock import FakeClock
 from trivium.base.errors import CapacityError, DeadlineExceededError, EngineDeadError, PoisonRequestError, RequestError
 from trivium.cache.evict import ORDERS as EVICTIONS
@@ -33,6 +34,7 @@ from trivium.cache.window import capacity_len
 from trivium.config.options import ScheduleOptions
 from trivium.config.sampling import SamplingParams
 from trivium.engine.admit import ModelLimits
+from trivium.engine.compiling import Compiling
 from trivium.engine.flight import Flight
 from trivium.engine.kv_events import KVEvents
 from trivium.engine.loop import EngineLoop
@@ -66,6 +68,7 @@ class EngineStory(RuleBasedStateMachine):
         options=st.tuples(sizes, policies).map(lambda parts: {**parts[0], **parts[1]}),
         is_ruthless=st.booleans(),
         is_late=st.booleans(),
+        jumps=st.booleans(),
         below=st.fixed_dictionaries({
             "disk_pages": st.sampled_from([16, 40, 1000]),
             "host_pages": st.integers(1, 30),
@@ -81,6 +84,7 @@ class EngineStory(RuleBasedStateMachine):
         options: dict[str, Any],
         is_ruthless: bool,
         is_late: bool,
+        jumps: bool,
         below: dict[str, Any],
     ) -> None:
         windows, page_len, holder = memory["windows"], memory["page_len"], memory["holder"]
@@ -92,7 +96,7 @@ class EngineStory(RuleBasedStateMachine):
             options["preemption"] = "recompute"
         self.options = ScheduleOptions(**options, preempt_for_priority=is_ruthless and may_preempt)
         self.max_logit_rows, self.eviction, self.holder = max_logit_rows, memory["eviction"], holder
-        self.below, self.is_late = below, is_late
+        self.below, self.is_late, self.jumps = below, is_late, jumps
         self.folder = Path(mkdtemp(prefix="trivium-story-"))
         self.clock = FakeClock()
         self.engine = MortalEngine(self.make_loop, self.folder, self.clock)
@@ -124,7 +128,7 @@ class EngineStory(RuleBasedStateMachine):
             tiers=tiers,
         )
         limits = ModelLimits(
-            vocab_size=VOCAB,
+            vocab_size=VOCAB_SIZE,
             max_model_len=MAX_MODEL_LEN,
             end_ids=(),
             namespace=("scripted",),
@@ -132,6 +136,7 @@ class EngineStory(RuleBasedStateMachine):
             eviction=self.eviction,
             page_len=self.spec.page_len,
             takes_priority=self.options.order == "priority",
+            jump_forward=self.jumps,
             **hooks,
         )
         events = KVEvents(len(self.spec.groups), self.spec.page_len)
@@ -149,6 +154,7 @@ class EngineStory(RuleBasedStateMachine):
             tiers=tiers,
         )
         loop.kv_events = events
+        loop.compiling = Compiling(ReadyCompiler())  # type: ignore[arg-type]
         return loop
 
     def watch(self, loop: EngineLoop) -> None:
@@ -430,7 +436,8 @@ class EngineStory(RuleBasedStateMachine):
         if not has_failed:
             scored = params.prompt_logprobs is not None
             assert client.scores == (scores_alone(self.spec, prompt, params) if scored else None)
-            assert client.kills_at is None or client.kills_at >= len(client.answers[0].tokens)
+            is_bound = params.structured_outputs is not None  # then it may end beyond the moment in which it would kill
+            assert client.kills_at is None or is_bound or client.kills_at >= len(client.answers[0].tokens)
 
     def alone(self, client: Client, choice: int) -> Told:
         prompt, pool_len = client.message.prompt_ids, capacity_len(self.spec, self.num_pages)

@@ -6,6 +6,7 @@ of objects::
     {"request": "r3", "token": 5}      in every step that would draw the sixth token of choice 0 of r3
     {"request": "r3", "token": 0}      in every step that runs any of its prompt
     {"request": "r3"}                  whenever it is admitted
+    {"compiles": "r3"}                 whenever its constraint is compiled, whoever else waits for it
     {"start": [2, 3]}                  in the second and third engine, before it is ready
     {"fatal": [2]}                     in the second engine, with an error that trying again does not mend
     {"mute": 2.5}                      not at all, but every engine is silent for so many seconds before it starts
@@ -26,10 +27,12 @@ from trivium.assembly.engine import build_engine
 from trivium.assembly.model import Report
 from trivium.assembly.process import unpack_options
 from trivium.base.errors import ConfigError
+from trivium.config.structured import StructuredOutputs
 from trivium.engine.admit import Answer
 from trivium.engine.loop import EngineLoop
 from trivium.engine.messages import Submit
 from trivium.engine.process import EngineProcess
+from trivium.grammar.library import Grammar
 from trivium.schedule.decision import Entry
 
 
@@ -68,6 +71,17 @@ def deadly(loop: EngineLoop, deaths: Sequence[dict[str, Any]]) -> EngineLoop:
             object.__setattr__(limits, "rope_variant", lambda _: die())
         submit(message)
 
+    assert loop.compiling is not None
+    compiler = loop.compiling.compiler
+    compile_now = compiler._compile_now
+
+    def compile_or_die(wanted: StructuredOutputs) -> Grammar:
+        askers = compiler._askers[compiler._current or b""]
+        if any(death.get("compiles") in askers for death in deaths):
+            die()
+        return compile_now(wanted)
+
+    compiler._compile_now = compile_or_die  # type: ignore[method-assign]
     loop._note = note_and_die  # type: ignore[method-assign]
     loop.submit = admit_or_die  # type: ignore[method-assign]
     return loop

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from trivium.cache.pages import NO_PAGE
 from trivium.config.retention import RangeRetention, Retention
+from trivium.config.structured import StructuredOutputs
 from trivium.engine.loop import EngineLoop
 from trivium.engine.messages import CacheEvent
 from trivium.schedule.admit import POLICIES
@@ -34,6 +35,13 @@ ranges = st.tuples(st.integers(0, 12), st.none() | st.integers(13, 30), retentio
         start=drawn[0], end=drawn[1], priority=drawn[2].priority, duration_s=drawn[2].duration_s
     )
 )
+CONSTRAINTS = (
+    StructuredOutputs(regex="[a-p]{0,9}"),
+    StructuredOutputs(regex="(mnopmnop[a-p]{1,3}){1,9}"),
+    StructuredOutputs(regex="p{40}[ao]*"),
+    StructuredOutputs(choice=("abcdefghijklmnop", "abba", "pa", "ponmlkjihg")),
+)
+"""Most force several tokens, some of them in the beginning, some of them in the middle of a stop text."""
 asked = st.fixed_dictionaries({
     "n": st.sampled_from([1, 1, 1, 3]),
     "temperature": st.sampled_from([0.0, 1.0]),
@@ -45,6 +53,7 @@ asked = st.fixed_dictionaries({
     "logprobs": st.sampled_from([None, 0]),
     "prompt_logprobs": st.sampled_from([None, None, 0]),
     "prompt_logprob_start": st.sampled_from([0, 0, 9]),
+    "structured_outputs": st.sampled_from([None, None, None, *CONSTRAINTS]),
 })
 
 

@@ -7,13 +7,16 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from support.tiny_tokenizers import BYTE_EOS, byte_level
 from trivium.config.structured import StructuredOutputs
+from trivium.grammar.compiler import key_of
 from trivium.grammar.library import Grammar, Matcher, Vocabulary
 
 TOKENIZER = byte_level()
 VOCAB_SIZE = TOKENIZER.vocab_size
+_compiled: dict[bytes, Grammar] = {}
 
 
 @cache
@@ -24,15 +27,27 @@ def vocabulary() -> Vocabulary:
 
 def grammar(**fields: Any) -> Grammar:
     """Compile a constraint, whose fields are those of `StructuredOutputs`."""
-    wanted = StructuredOutputs(**fields)
+    return grammar_of(StructuredOutputs(**fields))
+
+
+def grammar_of(wanted: StructuredOutputs) -> Grammar:
+    """Compile a constraint, once."""
     wanted.validate()
-    return vocabulary().compile(wanted)
+    key = key_of(wanted)
+    if key not in _compiled:
+        _compiled[key] = vocabulary().compile(wanted)
+    return _compiled[key]
 
 
 def allowed(matcher: Matcher) -> set[int]:
     """Return the tokens that may come next."""
     mask = np.full((VOCAB_SIZE + 31) // 32, 0xA5A5A5A5, np.uint32)
     matcher.fill(mask)
+    return allowed_by(mask)
+
+
+def allowed_by(mask: NDArray[np.uint32]) -> set[int]:
+    """Return the tokens of a mask."""
     bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
     assert not bits[VOCAB_SIZE:].any()
     return set(np.flatnonzero(bits).tolist())

@@ -261,6 +261,8 @@ class MortalEngine:
             self.kill()
             return
         self.table.feed_all(news)
+        for refused in self.loop.take_refusals():
+            self.table.refuse(refusal(self.epoch, refused.request_id, refused.error))
         self.has_delivered |= any(each.token_ids for each in news)
         self.replay.tick()
         self.replay.advance()
@@ -308,7 +310,8 @@ class MortalEngine:
             assert scheduled is not None
             for entry in scheduled.entries:
                 kills_at = self.clients[entry.request.request_id.partition("#")[0]].kills_at
-                if entry.request.choice == 0 and kills_at == entry.request.output_len and entry.draws:
+                is_due = kills_at is not None and 0 <= kills_at <= entry.request.output_len
+                if entry.request.choice == 0 and is_due and entry.draws:
                     raise EngineKilledError(entry.request.request_id)
 
         loop._note = note_and_die  # type: ignore[method-assign]

@@ -180,13 +180,13 @@ def assert_step_follows_from_entries(scheduled: ScheduledStep, page_len: int) ->
         "kv_lens": [entry.start + entry.num_tokens for entry in entries],
         "reaches": [request.limit_len for request in requests],
         "logit_rows": rows,
-        "mask_row": [-1] * len(rows),
         "adapter_slot": [request.adapter_slot for request in requests],
         "state_slot": [-1] * len(requests),
     }
     for name, values in expected.items():
         array = getattr(step, name)
         assert (name, array.dtype, array.tolist()) == (name, np.int32, values)
+    assert (step.mask_row.dtype, len(step.mask_row)) == (np.int32, len(rows))  # the engine sets them, step by step
     for group, table in enumerate(step.page_tables):
         for row, request, kv_len in zip(table.tolist(), requests, expected["kv_lens"], strict=True):
             count = ceil_div(kv_len, page_len)

@@ -2,29 +2,33 @@
 
 A drawn token depends on all that its row can see, on the seed and the choice, on the position, and on the tokens before
 it, so a mistake in pages, in the random key, or in what a continued answer knows of itself makes another answer. Drawn
-tokens are the letters a to p, so that stop texts and stop tokens occur.
+tokens are the letters a to p, so that stop texts and stop tokens occur, or what a grammar allows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
+from support.grammars import TOKENIZER, VOCAB_SIZE, allowed, allowed_by, grammar_of
 from support.scripted_executor import LonelyKV, ScriptedExecutor, mix
-from support.tiny_tokenizers import byte_level
 from trivium.base.ids import FinishReason, TokenId
 from trivium.cache.spec import KVSpec
 from trivium.config.sampling import SamplingParams
+from trivium.config.structured import StructuredOutputs
 from trivium.grammar.automaton import OutputAutomaton
+from trivium.grammar.compiler import CompilerStats
+from trivium.grammar.library import Grammar
 from trivium.sampling.batch import Draws, Sampled, SampleRow, TokenLogprobs
 from trivium.schedule.step import Step
 
-VOCAB = 128
 LETTERS = 16
-TOKENIZER = byte_level()
+Masks = NDArray[np.uint32]
 
 
 class EngineKilledError(BaseException):
@@ -38,7 +42,7 @@ class MortalExecutor(ScriptedExecutor):
 
     def __init__(self, spec: KVSpec, num_pages: Sequence[int], *, is_late: bool = False) -> None:
         """Draw when asked, or, as a device that runs by itself, when the draws are collected."""
-        super().__init__(spec, num_pages, VOCAB)
+        super().__init__(spec, num_pages, VOCAB_SIZE)
         self._is_late = is_late
         self.num_failed = 0
         """How often something went wrong."""
@@ -54,6 +58,7 @@ class MortalExecutor(ScriptedExecutor):
     def forward(self, step: Step) -> None:
         self._suffer("forward")
         super().forward(step)
+        self._mask_row = step.mask_row.tolist()
 
     def export_page(self, group_idx: int, page: int) -> bytes:
         self._suffer("export_page")
@@ -63,18 +68,22 @@ class MortalExecutor(ScriptedExecutor):
         self._suffer("import_page")
         super().import_page(group_idx, page, content)
 
-    def sample(self, rows: Sequence[SampleRow], masks: object = None) -> Draws:
+    def sample(self, rows: Sequence[SampleRow], masks: Masks | None = None) -> Draws:
         pairs = list(zip(self.seen, rows, strict=True))
-        return LateDraws(lambda: self._drawn(pairs)) if self._is_late else self._drawn(pairs)
+        choices = [None if masks is None or row < 0 else allowed_by(masks[row]) for row in self._mask_row]
+        return LateDraws(lambda: self._drawn(pairs, choices)) if self._is_late else self._drawn(pairs, choices)
 
-    def _drawn(self, pairs: Sequence[tuple[int, SampleRow]]) -> Sampled:
+    def _drawn(self, pairs: Sequence[tuple[int, SampleRow]], choices: Sequence[set[int] | None]) -> Sampled:
         self._suffer("sample")
         errors = {}
         if self.bad_row is not None and pairs:
             at, self.bad_row = self.bad_row % len(pairs), None
             errors = {at: "no token is likely"}
             self.spoiled.append(pairs[at][1].tokens)
-        tokens = [-1 if idx in errors else draw(seen, row) for idx, (seen, row) in enumerate(pairs)]
+        tokens = [
+            -1 if idx in errors else draw(seen, row, choice)
+            for idx, ((seen, row), choice) in enumerate(zip(pairs, choices, strict=True))
+        ]
         return Sampled(
             token_ids=np.array(tokens, np.int32),
             logprobs=[score(seen, row, token) for (seen, row), token in zip(pairs, tokens, strict=True)],
@@ -104,14 +113,36 @@ class LateDraws:
         return self._make()
 
 
-def draw(seen: int, row: SampleRow) -> int:
-    """Draw the token of a row, or return the one that it scores."""
+class ReadyCompiler:
+    """A compiler whose grammars are there when they are asked for."""
+
+    stats = CompilerStats(0, 0, 0, 0.0, 0)
+
+    def submit(self, wanted: StructuredOutputs, asker: str = "") -> Future[Grammar]:
+        """Return a grammar."""
+        del asker
+        promise: Future[Grammar] = Future()
+        promise.set_result(grammar_of(wanted))
+        return promise
+
+    def leave(self, asker: str) -> None:
+        """Nobody waits."""
+
+    def close(self) -> None:
+        """There is nothing to give back."""
+
+
+def draw(seen: int, row: SampleRow, choice: set[int] | None = None) -> int:
+    """Draw the token of a row, perhaps of few that are allowed, or return the one that it scores."""
     if row.target is not None:
         return row.target
     assert len(row.tokens) == row.position, "a row draws a token that is known, or skips one"
     key = 0 if row.params.is_greedy else mix(((row.params.seed or 0) << 8) + row.choice + 1)
     text = sum((2 * at + 1) * token for at, token in enumerate(row.tokens))
     letter = mix(seen ^ key ^ mix(text) ^ row.position)
+    if choice is not None:
+        possible = sorted(choice.difference(row.held_back_ids) or choice)
+        return possible[letter % len(possible)]
     while ord("a") + letter % LETTERS in row.held_back_ids:
         letter += 1
     return ord("a") + letter % LETTERS
@@ -146,7 +177,9 @@ def answer_alone(spec: KVSpec, prompt: Sequence[int], params: SamplingParams, ch
         end_len: Tokens, the prompt's included, with which it ends at the latest.
     """
     kv, told = LonelyKV(spec), Told()
-    automaton = OutputAutomaton(TOKENIZER, params, params.stop_token_ids)
+    wanted = params.structured_outputs
+    matcher = None if wanted is None else grammar_of(wanted).start()
+    automaton = OutputAutomaton(TOKENIZER, params, params.stop_token_ids, matcher=matcher)
     tokens = [TokenId(token) for token in prompt]
     row = SampleRow(params=params, choice=choice, position=len(prompt), tokens=tokens, prompt_len=len(prompt))
     row.num_logprobs = params.logprobs
@@ -157,17 +190,18 @@ def answer_alone(spec: KVSpec, prompt: Sequence[int], params: SamplingParams, ch
         for token in tokens[-1:] if told.tokens else tokens:
             seen = kv.run(token)
         row.position, row.held_back_ids = len(tokens), automaton.held_back_at(len(told.tokens))
-        token = draw(seen, row)
-        progress = automaton.advance(token)
+        token = draw(seen, row, None if matcher is None else allowed(matcher))
+        is_end, progress = automaton.take(token), automaton.advance(token)
         tokens.append(TokenId(token))
         told.tokens.append(token)
         told.text += progress.text
         told.logprobs += filter(None, [score(seen, row, token)])
         told.finish = progress.finish.value if progress.finish else None
         told.stop_reason = progress.stop_reason
-        if told.finish is None and len(tokens) >= end_len:
-            told.finish = FinishReason.LENGTH.value
-            told.text += automaton.finish(FinishReason.LENGTH).text
+        if told.finish is None and (is_end or len(tokens) >= end_len):
+            reason = FinishReason.STOP if is_end else FinishReason.LENGTH
+            told.finish = reason.value
+            told.text += automaton.finish(reason).text
     return told
 
 

@@ -37,6 +37,7 @@ from trivium.engine.suspects import MOST_FUTILE
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True)
 SEEDED = replace(GREEDY, temperature=1.0, seed=11)
+SHORT = replace(SEEDED, max_tokens=12)
 PROMPT = [40, 41, 42]
 OPTIONS: dict[str, Any] = {"kv_cache_memory": "64MiB", "threads": 1}
 KINDS: Mapping[str, SamplingParams] = {
@@ -177,16 +178,19 @@ def dying_engine(*deaths: dict[str, Any], **options: Any) -> EngineClient:
     return EngineClient(command(deaths), pack_options(given), heartbeat_timeout_s=5)
 
 
-async def outcomes_of(engine: EngineClient, count: int) -> dict[str, RequestOutput | BaseException]:
-    """Run requests r0, r1, ... together; each has a prompt of its own."""
+async def outcomes_of(
+    engine: EngineClient, count: int, **others: SamplingParams
+) -> dict[str, RequestOutput | BaseException]:
+    """Run requests r0, r1, ... together; each has a prompt of its own, all but `others` the same parameters."""
     names = [f"r{idx}" for idx in range(count)]
-    short = replace(SEEDED, max_tokens=12)
     async with started(engine), asyncio.timeout(100):
-        reading = [read(engine, name, [40 + idx, 9], short) for idx, name in enumerate(names)]
+        reading = [read(engine, name, [40 + idx, 9], others.get(name, SHORT)) for idx, name in enumerate(names)]
         return dict(zip(names, await asyncio.gather(*reading, return_exceptions=True), strict=True))
 
 
-def assert_only_these_end(outcomes: Mapping[str, RequestOutput | BaseException], *guilty: str) -> None:
+def assert_only_these_end(
+    outcomes: Mapping[str, RequestOutput | BaseException], *guilty: str, **others: SamplingParams
+) -> None:
     loop = tiny_loop(**OPTIONS)
     for idx, (name, outcome) in enumerate(outcomes.items()):
         if name in guilty:
@@ -194,7 +198,7 @@ def assert_only_these_end(outcomes: Mapping[str, RequestOutput | BaseException],
             assert "signal 9" in str(outcome)
         else:
             assert isinstance(outcome, RequestOutput), (name, outcome)
-            assert_same(outcome, run_alone(loop, [40 + idx, 9], replace(SEEDED, max_tokens=12)))
+            assert_same(outcome, run_alone(loop, [40 + idx, 9], others.get(name, SHORT)))
 
 
 @pytest.mark.parametrize(("count", "guilty"), [(1, "r0"), (2, "r1"), (7, "r0"), (7, "r6")])
@@ -215,6 +219,16 @@ async def test_two_requests_that_kill_engines_at_different_tokens_end() -> None:
 
 async def test_a_request_that_kills_engines_when_it_is_admitted_ends_alone() -> None:
     assert_only_these_end(await outcomes_of(dying_engine({"request": "r2"}), 4), "r2")
+
+
+@pytest.mark.parametrize("count", [1, 5])
+async def test_a_request_whose_constraint_kills_engines_when_it_is_compiled_ends_alone(count: int) -> None:
+    bound = {
+        name: replace(SHORT, structured_outputs=StructuredOutputs(regex=regex))
+        for name, regex in {"r0": "[a-c]{12}", "r2": "[a-d]{12}", "r3": "[a-c]{12}"}.items()
+    }
+    engine = dying_engine({"compiles": "r0"})
+    assert_only_these_end(await outcomes_of(engine, count, **bound), "r0", **bound)
 
 
 async def test_engines_that_die_before_they_are_ready_end_open_requests_after_a_few() -> None:

@@ -159,6 +159,7 @@ def _limits(
         eviction=options.cache.eviction,
         page_len=parts.kv_spec.page_len,
         takes_priority=options.schedule.order == "priority",
+        jump_forward=options.schedule.jump_forward,
     )
 
 

@@ -139,6 +139,8 @@ class ScheduleOptions:
     """Most answers that wait; more are refused with 503 and Retry-After."""
     max_queue_wait: float | None = field(default=None, metadata=ADVANCED)
     """Most seconds that a request may wait for its start; then it ends with 503 and Retry-After."""
+    jump_forward: bool = field(default=True, metadata=ADVANCED)
+    """Take the tokens that a constraint forces without drawing them, several in one step; answers are the same."""
     tpot_target: float | None = field(default=None, metadata=ADVANCED)
     """Seconds between two tokens of a running stream: prefills get only as many tokens of a step as keep it."""
     ttft_target: float | None = field(default=None, metadata=ADVANCED)

@@ -51,6 +51,8 @@ class ModelLimits:
     """Tokens per KV page."""
     takes_priority: bool = False
     """Whether requests are ordered by priority."""
+    jump_forward: bool = True
+    """Whether tokens that a grammar forces are taken without being drawn."""
 
     def namespace_of(self, *, cache_salt: str, limit_len: int, weight_generation: int = 0) -> tuple[Hashable, ...]:
         """Return the cache namespace of a request whose longest possible length is `limit_len`."""
@@ -77,19 +79,18 @@ class Answer:
     told_cached_len: int | None = None
     """What an earlier engine told of the cache, which stays true of the answer."""
     deadline_at_s: float | None = None
+    jumps: bool = False
+    """Whether it takes the tokens that a grammar forces without drawing them."""
 
 
-def admit(
-    message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: float, grammar: Grammar | None = None
-) -> list[Answer]:
-    """Check a submitted request and make the answers of its open choices, in order.
+def admit(message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: float) -> list[Answer]:
+    """Check a submitted request and make the answers of its open choices, in order; see also `constrain`.
 
     Args:
         message: The request.
         limits: What the model allows.
         tokenizer: Knows the bytes of ids.
         now_s: On the engine's clock.
-        grammar: That of the request's constraint, once it is compiled.
 
     Raises:
         RequestError: A token id, parameter or length is refused; the message says which and why.
@@ -139,11 +140,9 @@ def admit(
             tenant=message.tenant,
             tokens=[TokenId(token) for token in message.prompt_ids],
         )
-        matcher = None if grammar is None else grammar.start()
-        automaton = OutputAutomaton(
-            tokenizer, own, end_ids, stops=stops, matcher=matcher, part_reader=reader, budget=budget
-        )
+        automaton = OutputAutomaton(tokenizer, own, end_ids, stops=stops, part_reader=reader, budget=budget)
         answer = _answer(message, request, automaton, bad_word_ids)
+        answer.jumps = limits.jump_forward and not _needs_every_row(params)
         if told is not None:
             _continue(answer, told)
         answers.append(answer)
@@ -183,10 +182,37 @@ def _answer(
     )
 
 
+def constrain(answer: Answer, grammar: Grammar, end_len: int) -> None:
+    """Put an admitted answer under its grammar, and let it begin with what that forces.
+
+    Args:
+        answer: Not queued yet.
+        grammar: That of the request's constraint.
+        end_len: Tokens with which the answer ends at the latest. The last one is drawn, whatever is forced.
+
+    Raises:
+        InternalError: What was delivered of the answer is against the grammar, or that has grown beyond its limits.
+    """
+    request, automaton = answer.request, answer.automaton
+    automaton.constrain(grammar.start(), request.tokens[request.prompt_len :])
+    if answer.jumps:
+        jumped, is_end = automaton.jump(end_len - len(request.tokens) - 1)
+        if is_end:
+            automaton.untake(1)
+            jumped.pop()
+        request.tokens += jumped
+
+
+def _needs_every_row(params: SamplingParams) -> bool:
+    """Return whether even a token that is the only one must be drawn: for its logprob, or since it may be forbidden."""
+    return params.logprobs is not None or params.best_of is not None or bool(params.bad_words)
+
+
 def _continue(answer: Answer, told: Delivered) -> None:
     """Bring a new answer to where an earlier engine had brought it."""
     if not told.token_ids:
         return
+    answer.request.num_delivered = len(told.token_ids)
     answer.request.tokens.extend(map(TokenId, told.token_ids))
     answer.automaton.replay(told.token_ids)
     answer.draw_row.position = len(answer.request.tokens)

@@ -13,14 +13,13 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec import structs
-
 from trivium.base.errors import DeadlineExceededError, InternalError, TriviumError
 from trivium.grammar.constraint import constraint_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from trivium.engine.admit import Answer
     from trivium.engine.messages import Submit
     from trivium.grammar.compiler import GrammarCompiler
     from trivium.grammar.library import Grammar
@@ -33,15 +32,20 @@ class Refusal(NamedTuple):
     error: TriviumError
 
 
+class Compiled(NamedTuple):
+    """A request whose grammar is there."""
+
+    message: Submit
+    answers: Sequence[Answer]
+    """As they were admitted, under no grammar yet."""
+    grammar: Grammar
+
+
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     message: Submit
+    answers: Sequence[Answer]
     grammar: Future[Grammar]
-    began_s: float
-
-    def at(self, now_s: float) -> Submit:
-        """Return the message as it would have come now."""
-        return structs.replace(self.message, waited_s=self.message.waited_s + now_s - self.began_s)
 
 
 class Compiling:
@@ -55,9 +59,9 @@ class Compiling:
         return len(self._waiting)
 
     @property
-    def num_choices(self) -> int:
+    def num_answers(self) -> int:
         """Of all that wait together."""
-        return sum(each.message.params.num_draws for each in self._waiting.values())
+        return sum(len(each.answers) for each in self._waiting.values())
 
     @property
     def request_ids(self) -> tuple[str, ...]:
@@ -77,8 +81,8 @@ class Compiling:
         """What compiles."""
         return self._compiler
 
-    def add(self, message: Submit, now_s: float) -> None:
-        """Have the constraint of a request compiled.
+    def add(self, message: Submit, answers: Sequence[Answer]) -> None:
+        """Have the constraint of an admitted request compiled.
 
         Raises:
             CapacityError: Too many wait already.
@@ -86,24 +90,28 @@ class Compiling:
         wanted = constraint_of(message.params)
         if wanted is None:
             raise InternalError(f"{message.request_id} has no constraint to compile")
-        self._waiting[message.request_id] = _Waiting(message, self._compiler.submit(wanted), now_s)
+        self._waiting[message.request_id] = _Waiting(
+            message, answers, self._compiler.submit(wanted, message.request_id)
+        )
 
     def drop(self, request_ids: Iterable[str]) -> None:
-        """Forget requests; their grammars are compiled nevertheless, for the next who wants them."""
+        """Forget requests; grammars that only they wait for are not compiled, unless they are under way."""
         for request_id in request_ids:
-            self._waiting.pop(request_id, None)
+            if self._waiting.pop(request_id, None) is not None:
+                self._compiler.leave(request_id)
 
-    def take(self, now_s: float) -> Iterator[tuple[Submit, Grammar] | Refusal]:
+    def take(self, now_s: float) -> Iterator[Compiled | Refusal]:
         """Take out every request whose grammar is there, could not be compiled, or has come too late."""
         for request_id, each in list(self._waiting.items()):
-            message = each.at(now_s)
-            if message.deadline_s is not None and message.waited_s >= message.deadline_s:
-                del self._waiting[request_id]
-                passed = DeadlineExceededError(f"the request's deadline passed after {message.waited_s:.1f} s")
+            first = each.answers[0]
+            if first.deadline_at_s is not None and now_s >= first.deadline_at_s:
+                self.drop([request_id])
+                waited_s = now_s - first.request.arrival_s
+                passed = DeadlineExceededError(f"the request's deadline passed after {waited_s:.1f} s")
                 yield Refusal(request_id, passed)
             elif each.grammar.done():
                 del self._waiting[request_id]
-                yield _outcome(message, each.grammar)
+                yield _outcome(each)
 
     def wait(self, timeout_s: float) -> None:
         """Sleep until a grammar is there, or the time is up."""
@@ -111,10 +119,10 @@ class Compiling:
             wait([each.grammar for each in self._waiting.values()], timeout_s, "FIRST_COMPLETED")
 
 
-def _outcome(message: Submit, grammar: Future[Grammar]) -> tuple[Submit, Grammar] | Refusal:
-    error = grammar.exception()
+def _outcome(waiting: _Waiting) -> Compiled | Refusal:
+    error = waiting.grammar.exception()
     if error is None:
-        return message, grammar.result()
+        return Compiled(waiting.message, waiting.answers, waiting.grammar.result())
     if not isinstance(error, TriviumError):
         error = InternalError(f"the constraint could not be compiled: {type(error).__name__}: {error}")
-    return Refusal(message.request_id, error)
+    return Refusal(waiting.message.request_id, error)

@@ -2,7 +2,9 @@
 
 ::
 
-    | step, even | step, odd | request being admitted |       three places of PLACE_BYTES; the file is sparse
+    | step, even | step, odd | request being admitted | requests whose constraint is being compiled |
+
+                                                              four places of PLACE_BYTES; the file is sparse
     each: | number: 8 | length: 4 | checksum: 4 | [[request id, choice], ...] as msgpack |
 
 A step is noted when it is made of other answers than the one before; steps that go on with the same answers cost
@@ -16,7 +18,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
@@ -29,7 +33,7 @@ logger = logging.getLogger(__name__)
 FILE_NAME = "journal"
 PLACE_BYTES = 1 << 20
 _HEAD = Struct("<QII")
-_ADMITTED_PLACE = 2
+_ADMITTED_PLACE, _COMPILED_PLACE = 2, 3
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[tuple[str, int]]).decode
 
@@ -42,15 +46,18 @@ class LastWork:
     """Requests of the last step, and which of their choices were in it."""
     admitted: str | None = None
     """The request that was just being admitted, if the engine ended in that."""
+    compiled: tuple[str, ...] = ()
+    """The requests whose constraint was being compiled, by a thread beside the loop."""
 
     @property
     def request_ids(self) -> tuple[str, ...]:
         """The requests that may have ended it."""
-        return tuple(self.step) if self.admitted is None else (self.admitted,)
+        in_loop = tuple(self.step) if self.admitted is None else (self.admitted,)
+        return tuple(dict.fromkeys((*in_loop, *self.compiled)))
 
 
 class Journal:
-    """The engine's side; used from the loop's thread.
+    """The engine's side; used from the loop's thread, but for `note_compiling`, which any thread may call.
 
     A journal that cannot be written is given up with a warning: the engine works, and a death names nobody.
     """
@@ -59,6 +66,8 @@ class Journal:
         """Create the file."""
         self._file: int | None = None
         self._number = 0
+        self._lock = threading.Lock()
+        """Held to write, so that nobody writes to a file that another thread has closed."""
         with contextlib.suppress(OSError):
             self._file = os.open(folder / FILE_NAME, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
 
@@ -76,21 +85,39 @@ class Journal:
         finally:
             self._write(_ADMITTED_PLACE, b"")
 
+    def note_compiling(self, request_ids: Iterable[str]) -> None:
+        """Note the requests whose constraint is compiled from now on; none when nothing is."""
+        self._write(_COMPILED_PLACE, _encode([(request_id, 0) for request_id in request_ids]))
+
     def close(self) -> None:
         """Close the file."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
     def _write(self, place: int, payload: bytes) -> None:
-        if self._file is None or len(payload) > PLACE_BYTES - _HEAD.size:
+        if len(payload) > PLACE_BYTES - _HEAD.size:
             return
         record = _HEAD.pack(self._number, len(payload), _checksum(self._number, payload)) + payload
-        try:
-            os.pwrite(self._file, record, place * PLACE_BYTES)
-        except OSError as error:
-            logger.warning("the journal cannot be written any more (%s); a death of this engine names nobody", error)
-            self.close()
+        with self._lock:
+            if self._file is None:
+                return
+            try:
+                os.pwrite(self._file, record, place * PLACE_BYTES)
+            except OSError as error:
+                logger.warning(
+                    "the journal cannot be written any more (%s); a death of this engine names nobody", error
+                )
+                self._close()
+
+
+def admitting(journal: Journal | None, request_id: str) -> AbstractContextManager[None]:
+    """Note that a request is being looked at, while the block runs, where there is a journal."""
+    return contextlib.nullcontext() if journal is None else journal.admitting(request_id)
 
 
 def read_journal(folder: Path) -> LastWork:
@@ -101,13 +128,17 @@ def read_journal(folder: Path) -> LastWork:
         return LastWork()
     try:
         steps = [found for place in (0, 1) if (found := _read(file, place)) is not None]
-        admitted = _read(file, _ADMITTED_PLACE)
+        admitted, compiled = _read(file, _ADMITTED_PLACE), _read(file, _COMPILED_PLACE)
     finally:
         os.close(file)
     step: dict[str, tuple[int, ...]] = {}
     for request_id, choice in max(steps, key=lambda found: found[0])[1] if steps else ():
         step[request_id] = (*step.get(request_id, ()), choice)
-    return LastWork(step, admitted[1][0][0] if admitted is not None and admitted[1] else None)
+    return LastWork(
+        step,
+        admitted[1][0][0] if admitted is not None and admitted[1] else None,
+        tuple(request_id for request_id, _ in compiled[1]) if compiled is not None else (),
+    )
 
 
 def _read(file: int, place: int) -> tuple[int, list[tuple[str, int]]] | None:

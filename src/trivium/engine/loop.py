@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +20,8 @@ import numpy as np
 from msgspec import structs
 
 from trivium.base.errors import (
-    CapacityError,
     DeadlineExceededError,
     InternalError,
-    RequestError,
     TriviumError,
     UnsupportedFeatureError,
     ensure,
@@ -31,9 +29,10 @@ from trivium.base.errors import (
 from trivium.base.ids import FinishReason, RequestId
 from trivium.base.log import ROOT
 from trivium.cache.pins import PinRefusal
-from trivium.engine.admit import Answer, ModelLimits, admit
+from trivium.engine.admit import Answer, ModelLimits, admit, constrain
 from trivium.engine.compiling import Compiling, Refusal
 from trivium.engine.flight import Flight, launch
+from trivium.engine.journal import Journal, admitting
 from trivium.engine.masks import Masks
 from trivium.engine.messages import AnswerReport, Delta, Submit
 from trivium.engine.output import accepted, failed, outcomes_of, read_entry
@@ -44,10 +43,8 @@ from trivium.grammar.constraint import constraint_of
 if TYPE_CHECKING:
     from trivium.base.clock import Clock
     from trivium.config.sampling import SamplingParams
-    from trivium.engine.journal import Journal
     from trivium.engine.kv_events import KVEvents
     from trivium.engine.step_trace import StepTrace
-    from trivium.grammar.library import Grammar
     from trivium.runtime.executor import Executor
     from trivium.sampling.batch import Sampled
     from trivium.schedule.decision import ScheduledStep
@@ -148,14 +145,15 @@ class EngineLoop:
             RequestError: The request is refused; nothing of it remains.
             CapacityError: The queue is full, or too many constraints wait to be compiled.
         """
-        if constraint_of(message.params) is None:
-            self._queue(message)
-        else:
+        with admitting(self.journal, message.request_id):
+            answers = admit(message, self.limits, self._tokenizer, now_s=self._clock.now_s())
+            if constraint_of(message.params) is None:
+                self._queue(message, answers)
+                return
             compiling = self._constraints(message.params)
-            answers = self._admit(message)  # what can be refused now is refused now
             if not message.was_accepted:
-                self._scheduler.ensure_room(*(each.request for each in answers), num_expected=compiling.num_choices)
-            compiling.add(message, self._clock.now_s())
+                self._scheduler.ensure_room(*(each.request for each in answers), num_expected=compiling.num_answers)
+            compiling.add(message, answers)
 
     def take_refusals(self) -> list[Refusal]:
         """Return the requests that were submitted and will not run: their constraint, or by then the queue, refused."""
@@ -176,24 +174,22 @@ class EngineLoop:
             if isinstance(each, Refusal):
                 self._refusals.append(each)
                 continue
-            message, grammar = each
+            message, answers, grammar = each
             try:
-                self._queue(structs.replace(message, was_accepted=True), grammar)
-            except (RequestError, CapacityError) as error:
+                with admitting(self.journal, message.request_id):
+                    for answer in answers:
+                        constrain(answer, grammar, self._scheduler.end_len(answer.request))
+                    self._queue(structs.replace(message, was_accepted=True), answers)
+            except TriviumError as error:
                 self._refusals.append(Refusal(message.request_id, error))
 
-    def _admit(self, message: Submit, grammar: Grammar | None = None) -> list[Answer]:
-        return admit(message, self.limits, self._tokenizer, now_s=self._clock.now_s(), grammar=grammar)
-
-    def _queue(self, message: Submit, grammar: Grammar | None = None) -> None:
-        with self.journal.admitting(message.request_id) if self.journal is not None else nullcontext():
-            answers = self._admit(message, grammar)
-            self._scheduler.add(*(answer.request for answer in answers), was_accepted=message.was_accepted)
+    def _queue(self, message: Submit, answers: Sequence[Answer]) -> None:
+        self._scheduler.add(*(answer.request for answer in answers), was_accepted=message.was_accepted)
         for answer in answers:
             self._answers[answer.request.request_id] = answer
             if answer.deadline_at_s is not None:
                 self._with_deadline.add(answer.request.request_id)
-        self._num_constrained += sum(answer.automaton.is_constrained for answer in answers)
+            self._num_constrained += answer.automaton.is_constrained
         self._choices[message.request_id] = [answer.request.request_id for answer in answers]
         self._stats.prompt_tokens_total += len(message.prompt_ids)
         self._pending.append(accepted(answers[0]))
@@ -349,12 +345,15 @@ class EngineLoop:
 
     def _read(self, flight: Flight, sampled: Sampled) -> None:
         """Turn the draws of a recorded step into news; answers may turn out to have ended with it."""
-        rows, pending = flight.rows, self._pending
+        rows, pending, stats = flight.rows, self._pending, self._stats
         try:
             for entry, answer in zip(flight.scheduled.entries, flight.answers, strict=True):
                 news = None if answer.is_closed else read_entry(entry, answer, rows, sampled)
                 if news is not None:
                     pending.append(news)
+                    if num_tokens := len(news.token_ids):
+                        stats.generation_tokens_total += num_tokens
+                        stats.forced_tokens_total += num_tokens - 1  # one is drawn
                     if news.finish_reason is not None:
                         self._finish(answer, FinishReason(news.finish_reason))
         except BaseException as error:  # some answers have read their token, some have not: none can go on
@@ -363,7 +362,7 @@ class EngineLoop:
                 raise
 
     def _finish(self, answer: Answer, reason: FinishReason) -> None:
-        self._scheduler.finish(answer.request, reason)
+        self._scheduler.finish(answer.request, reason, answer.num_told)
         self._close(answer, reason)
 
     def _fail_step(self, flight: Flight, error: BaseException) -> None:

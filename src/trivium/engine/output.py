@@ -5,6 +5,12 @@
     rows of an entry     scored  scored  scored  draw
     position p           14      15      16      17        entry.start = 14, num_tokens = 4
     scores / draws       15      16      17      18        SampleRow.position
+
+What a grammar forces behind a drawn token is taken with it (*jump-forward*): the next step runs all of it at once, as
+it would a part of a prompt, and draws behind the last::
+
+    drawn one by one     7   ,   "   name   "   :   "   K         eight steps
+    with jump-forward    7 , " name " : "               K         two
 """
 
 from __future__ import annotations
@@ -20,6 +26,7 @@ from trivium.schedule.decision import Outcome
 
 if TYPE_CHECKING:
     from trivium.engine.admit import Answer
+    from trivium.grammar.automaton import Progress
     from trivium.sampling.batch import Sampled, TokenLogprobs
     from trivium.schedule.decision import Entry
 
@@ -89,12 +96,16 @@ def outcomes_of(entries: Sequence[Entry], answers: Sequence[Answer], sampled: Sa
 
 
 def _outcome_under_grammar(answer: Answer, token: TokenId, row: int, sampled: Sampled) -> Outcome:
+    request = answer.request
+    jumped: list[TokenId] = []
     try:
         is_end = answer.automaton.take(token)
+        if answer.jumps and not is_end:
+            jumped, is_end = answer.automaton.jump(request.end_len - len(request.tokens) - 1)
     except InternalError as error:
         sampled.errors[row] = str(error)
         return _FAILED
-    return Outcome((token,), FinishReason.STOP if is_end else None)
+    return Outcome((token, *jumped), FinishReason.STOP if is_end else None)
 
 
 def read_entry(entry: Entry, answer: Answer, rows: Sequence[SampleRow], sampled: Sampled) -> Delta | None:
@@ -120,16 +131,19 @@ def read_entry(entry: Entry, answer: Answer, rows: Sequence[SampleRow], sampled:
     row = entry.first_row + entry.num_rows - 1
     if sampled.chosen_logprobs is not None:
         answer.cumulative_logprob += float(sampled.chosen_logprobs[row])
-    logprobs, token, index = sampled.logprobs[row], request.tokens[-1], answer.num_told
-    progress = answer.automaton.advance(token)
+    logprobs, index = sampled.logprobs[row], answer.num_told
+    tokens: list[int] = list(request.tokens[request.prompt_len + index :])
+    progress = answer.automaton.advance(tokens[0])
+    if len(tokens) > 1:
+        progress = _read_on(answer, tokens, progress)
     if progress.finish is None and request.finish_reason is not None:
         progress = progress.followed_by(answer.automaton.finish(request.finish_reason))
-    answer.num_told = index + 1
+    answer.num_told = index + len(tokens)
     return Delta(
         request_id=answer.user_id,
         choice=request.choice,
         first_token=index,
-        token_ids=[token],
+        token_ids=tokens,
         text=progress.text,
         parts=progress.parts,
         logprobs=None if logprobs is None else [logprobs],
@@ -139,6 +153,20 @@ def read_entry(entry: Entry, answer: Answer, rows: Sequence[SampleRow], sampled:
         stop_reason=progress.stop_reason,
         cumulative_logprob=answer.cumulative_logprob,
     )
+
+
+def _read_on(answer: Answer, tokens: list[int], progress: Progress) -> Progress:
+    """Read the tokens behind the first, as far as the answer goes; return what all of them brought.
+
+    Effects:
+        Those behind its end are dropped from `tokens`.
+    """
+    num_read = 1
+    while progress.finish is None and num_read < len(tokens):
+        progress = progress.followed_by(answer.automaton.advance(tokens[num_read]))
+        num_read += 1
+    del tokens[num_read:]
+    return progress
 
 
 def _first_error(entry: Entry, errors: Mapping[int, str]) -> InternalError | None:

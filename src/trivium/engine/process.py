@@ -93,6 +93,8 @@ class EngineProcess:
 
     def _work(self, loop: EngineLoop) -> int:
         loop.journal = Journal(self._folder)
+        if loop.compiling is not None:
+            loop.compiling.compiler.note = loop.journal.note_compiling
         self._send(Ready(self._epoch, loop.info))
         try:
             self._run(loop)

@@ -39,6 +39,9 @@ class EngineStats(msgspec.Struct, kw_only=True):
     prefix_hit_tokens_total: int = 0
     prompt_tokens_total: int = 0
     generation_tokens_total: int = 0
+    """Tokens of answers, as they were told."""
+    forced_tokens_total: int = 0
+    """Of these, tokens that a grammar forced and nobody drew: each saved its answer a step."""
     preemptions_total: int = 0
     preemptions_by_kind_total: dict[str, int] = msgspec.field(default_factory=dict)
     waiting_by_reason: dict[str, int] = msgspec.field(default_factory=dict)
@@ -99,7 +102,6 @@ class EngineStats(msgspec.Struct, kw_only=True):
         self.wait_seconds_total = {str(reason): seconds for reason, seconds in now.waited_seconds.items()}
         self.cached_tokens_total = {str(tier): count for tier, count in now.cached_tokens.items()}
         self.evicted_pages_total = now.pages_evicted
-        self.generation_tokens_total = now.drawn_tokens
         if compiling is not None:
             compiled = compiling.compiler.stats
             self.grammars_waiting = len(compiling)

@@ -16,6 +16,7 @@ except for rule 1.
 
 An answer under a constraint has a matcher. `take` tells it every token before its text is read, so that the mask of the
 next token can be made at once; an answer that is complete ends there, whatever rule 1 says: nothing could follow.
+`jump` takes those that must come next, which nobody needs to draw.
 Knows nothing of sampling, logits or pages.
 """
 
@@ -62,7 +63,7 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
     """What the text means, where that is asked for."""
 
     def followed_by(self, end: Progress) -> Progress:
-        """Return both as one, where an answer ended behind a token."""
+        """Return both as one, where another token or the end came behind a token."""
         parts = None if self.parts is None else [*self.parts, *(end.parts or ())]
         return Progress(self.text + end.text, end.finish, end.stop_reason, parts)
 
@@ -193,6 +194,21 @@ class OutputAutomaton:
         """Whether the answer is under a grammar."""
         return self._matcher is not None
 
+    def constrain(self, matcher: Matching, token_ids: Iterable[int] = ()) -> None:
+        """Put the answer under a grammar.
+
+        Args:
+            matcher: At the beginning of the grammar.
+            token_ids: What was read of the answer so far.
+
+        Raises:
+            InternalError: The tokens are against the grammar.
+        """
+        self._matcher = matcher if self._budget is None else self._budget.over(matcher)
+        for token_id in token_ids:
+            self._matcher.advance(token_id)
+        self._num_matched = self._num_tokens
+
     def fill_mask(self, mask: NDArray[np.uint32]) -> None:
         """Set the bits of the tokens that may come next, and clear all others; for constrained answers.
 
@@ -211,13 +227,43 @@ class OutputAutomaton:
         Raises:
             InternalError: The token is against the grammar.
         """
-        if self.ends_at(token_id):
-            return True
         if self._matcher is None:
-            return False
+            return self.ends_at(token_id)
+        if token_id in self._end_ids and self._num_matched >= self._min_tokens:
+            return True
         self._matcher.advance(token_id)
         self._num_matched += 1
         return self._matcher.is_complete
+
+    def jump(self, most: int) -> tuple[list[TokenId], bool]:
+        """Take the tokens that must come next, of at most `most`; returns them, and whether they end the answer.
+
+        An end token is never among them: whether it may come depends on more than the grammar.
+
+        Raises:
+            InternalError: The grammar has grown beyond its limits.
+        """
+        jumped: list[TokenId] = []
+        if self._matcher is None:
+            return jumped, False
+        while len(jumped) < most and (forced := self._matcher.forced()):
+            num_sure = 1 if self._budget is not None else most - len(jumped)  # a budget may force others on the way
+            for token_id in map(TokenId, forced[:num_sure]):
+                if token_id in self._end_ids:
+                    return jumped, False
+                jumped.append(token_id)
+                if self.take(token_id):
+                    return jumped, True
+        return jumped, False
+
+    def untake(self, num_tokens: int) -> None:
+        """Take back the last tokens taken, none of which was read.
+
+        Raises:
+            InternalError: Fewer were taken since the last one that was read.
+        """
+        ensure(num_tokens <= self._num_matched - self._num_tokens, f"{num_tokens} tokens to take back were read")
+        self._match_back_to(self._num_matched - num_tokens)
 
     def advance(self, token_id: int) -> Progress:
         """Read one output token.

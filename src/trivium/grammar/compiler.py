@@ -5,19 +5,21 @@
     submit(wanted) ─► future ─ cached? ─► done at once
                           └─ compile in the thread ─► grammar, or the error that says why there is none
 
-Equal constraints that are waited for at the same time are compiled once. Time and memory of one are bounded by the
-library's limits (`grammar.library`), their number by `MAX_WAITING`.
+Equal constraints that are waited for at the same time are compiled once, and those that nobody waits for any more not
+at all, unless they are under way. Time and memory of one are bounded by the library's limits (`grammar.library`), their
+number by `MAX_WAITING`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -59,11 +61,21 @@ class GrammarCompiler:
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self._grammars: OrderedDict[bytes, Future[Grammar]] = OrderedDict()
+        self._askers: dict[bytes, list[str]] = {}
+        """Per constraint that is not compiled yet: who waits for it."""
+        self._current: bytes | None = None
+        """The constraint that is being compiled."""
+        self.note: Callable[[Sequence[str]], None] = _note_nowhere
+        """Told who waits for what is being compiled whenever that changes, from whichever thread changes it."""
         self._num_compiled = self._num_cached = self._num_failed = 0
         self._seconds = 0.0
 
-    def submit(self, wanted: Constraint) -> Future[Grammar]:
+    def submit(self, wanted: Constraint, asker: str = "") -> Future[Grammar]:
         """Return the grammar of a constraint, or its promise; an error that the promise holds is a `RequestError`.
+
+        Args:
+            wanted: Valid.
+            asker: The request that asks, where it may `leave`.
 
         Raises:
             CapacityError: Too many wait already.
@@ -74,12 +86,26 @@ class GrammarCompiler:
             if known is not None and not (known.done() and (known.cancelled() or known.exception() is not None)):
                 self._num_cached += 1
                 self._grammars.move_to_end(key)
+                if key in self._askers:
+                    self._askers[key].append(asker)
+                    self._note(key)
                 return known
             self._make_room()
             if self._pool is None:
                 self._pool = deep_pool()
-            promise = self._grammars[key] = self._pool.submit(self._compile, wanted)
+            self._askers[key] = [asker]
+            promise = self._grammars[key] = self._pool.submit(self._compile, key, wanted)
             return promise
+
+    def leave(self, asker: str) -> None:
+        """Take note that a request waits no more; what only it waited for is not compiled, unless it is begun."""
+        with self._lock:
+            for key, askers in list(self._askers.items()):
+                if asker in askers:
+                    askers.remove(asker)
+                    self._note(key)
+                    if not askers and self._grammars[key].cancel():
+                        del self._grammars[key], self._askers[key]
 
     @property
     def stats(self) -> CompilerStats:
@@ -102,7 +128,24 @@ class GrammarCompiler:
                 f"{num_waiting} constraints wait to be compiled, of at most {MAX_WAITING}; try again later"
             )
 
-    def _compile(self, wanted: Constraint) -> Grammar:
+    def _compile(self, key: bytes, wanted: Constraint) -> Grammar:
+        with self._lock:
+            self._current = key
+            self._note(key)
+        try:
+            return self._compile_now(wanted)
+        finally:
+            with self._lock:
+                self._askers[key].clear()
+                self._note(key)
+                del self._askers[key]
+                self._current = None
+
+    def _note(self, key: bytes) -> None:
+        if key == self._current:
+            self.note([asker for asker in self._askers[key] if asker])
+
+    def _compile_now(self, wanted: Constraint) -> Grammar:
         if self._vocabulary is None:
             self._vocabulary = self._make_vocabulary()
         began_s = time.perf_counter()
@@ -119,7 +162,11 @@ class GrammarCompiler:
 
 def key_of(wanted: Constraint) -> bytes:
     """Return what constraints share exactly when they are equal."""
-    return hashlib.blake2b(msgspec.json.encode(wanted), digest_size=16).digest()
+    try:
+        text = msgspec.json.encode(wanted)
+    except UnicodeEncodeError:  # half of a character, which compiling refuses
+        text = json.dumps(msgspec.to_builtins(wanted)).encode()
+    return hashlib.blake2b(text, digest_size=16).digest()
 
 
 def deep_pool() -> ThreadPoolExecutor:
@@ -131,6 +178,10 @@ def deep_pool() -> ThreadPoolExecutor:
     finally:
         threading.stack_size(before)
     return pool
+
+
+def _note_nowhere(_: Sequence[str]) -> None:
+    """Nobody wants to know."""
 
 
 def _step_back() -> None:

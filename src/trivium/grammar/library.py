@@ -30,6 +30,7 @@ from trivium.grammar.constraint import ChatConstraint, Constraint
 from trivium.grammar.inline_schemas import settle_schemas
 from trivium.grammar.schemas import library_schema
 from trivium.grammar.structural_tags import TagGrammar
+from trivium.tokens.inside import ExactSpeller
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -63,14 +64,14 @@ class _Encoder:
     """A tokenizer as the library wants it."""
 
     def __init__(self, tokenizer: Tokenizer, end_id: int) -> None:
-        self._tokenizer = tokenizer
+        self._speller = ExactSpeller(tokenizer)
         self.eos_token_id = end_id
         self.bos_token_id = tokenizer.bos_id
         self.tokens = [tokenizer.token_bytes(token_id) for token_id in range(tokenizer.vocab_size)]
         self.special_token_ids = list(tokenizer.special_ids)
 
     def __call__(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=False)
+        return self._speller.spell(text)
 
 
 class Vocabulary:
@@ -150,13 +151,27 @@ class Grammar:
 
 
 class Matcher:
-    """Where one answer stands in its grammar."""
+    """Where one answer stands in its grammar.
 
-    __slots__ = ("_inner", "_mask_words")
+    Where bytes are forced, the tokens that write them are settled once, for all of them, before the first is read: a
+    *run*. Inside it nothing but its next token is allowed, whether somebody draws it or takes the whole run at once.
+
+    ::
+
+        read so far   t t t t t t t t t          t: any token that was allowed
+        runs              |------|  |----        a matcher that is taken back into a run is in that run again
+    """
+
+    __slots__ = ("_inner", "_mask_words", "_num_read", "_runs", "_settled_at")
 
     def __init__(self, inner: Any, mask_words: int) -> None:
         self._inner = inner
         self._mask_words = mask_words
+        self._num_read = 0
+        self._runs: list[tuple[int, Sequence[int]]] = []
+        """(tokens read before it, its tokens), in the order in which they were settled."""
+        self._settled_at = -1
+        """Tokens read when it was last settled whether a run begins."""
 
     @property
     def is_accepting(self) -> bool:
@@ -169,7 +184,7 @@ class Matcher:
         return bool(self._inner.is_stopped())
 
     def allows(self, token_ids: Sequence[int]) -> int:
-        """Return how many of these tokens, one after the other, may come next."""
+        """Return how many of these tokens, one after the other, may come next; runs are not heeded."""
         return int(self._inner.validate_tokens(list(token_ids)))
 
     def advance(self, token_id: int) -> None:
@@ -178,8 +193,12 @@ class Matcher:
         Raises:
             InternalError: The grammar does not allow it, or has grown beyond its limits.
         """
+        run = self.forced()
+        if run and run[0] != token_id:  # nobody draws it, but the grammar may allow it: then that run has ended
+            self._runs.pop()
         if not self._inner.consume_token(token_id):
             raise InternalError(f"token {token_id} is against the grammar: {self._inner.get_error()}")
+        self._num_read += 1
 
     def fill(self, mask: NDArray[np.uint32]) -> None:
         """Set the bit of every token that may come next, bit t % 32 of word t // 32, and clear all others.
@@ -191,13 +210,26 @@ class Matcher:
             mask.shape == (self._mask_words,) and mask.dtype == np.uint32 and mask.flags.c_contiguous,
             f"a mask is {mask.dtype} {mask.shape}, not uint32 ({self._mask_words},)",
         )
+        if run := self.forced():
+            mask[:] = 0
+            mask[run[0] >> 5] = 1 << (run[0] & 31)
+            return
         self._inner.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         if self._inner.is_error():
             raise InternalError(_why_no_mask(self._inner))
 
-    def forced(self) -> list[int]:
-        """Return the tokens that must come next, as far as they are known; drawing them would change nothing."""
-        return list(self._inner.compute_ff_tokens())
+    def forced(self) -> Sequence[int]:
+        """Return the tokens that must come next, as far as they are settled; to draw them would change nothing."""
+        if self._runs:
+            start, run = self._runs[-1]
+            if self._num_read < start + len(run):
+                return run[self._num_read - start :]
+        if self._settled_at == self._num_read:
+            return ()
+        self._settled_at = self._num_read
+        if forced := self._inner.compute_ff_tokens():
+            self._runs.append((self._num_read, forced))
+        return tuple(forced)
 
     def roll_back(self, num_tokens: int) -> None:
         """Take back the last tokens read.
@@ -205,12 +237,20 @@ class Matcher:
         Raises:
             InternalError: Fewer were read.
         """
-        if num_tokens and not self._inner.rollback(num_tokens):
+        if not num_tokens:
+            return
+        if not self._inner.rollback(num_tokens):
             raise InternalError(f"cannot take back {num_tokens} tokens: {self._inner.get_error()}")
+        self._num_read -= num_tokens
+        self._settled_at = -1
+        while self._runs and self._runs[-1][0] > self._num_read:
+            self._runs.pop()
 
     def fork(self) -> Matcher:
         """Return a matcher at the same place that goes on independently."""
-        return Matcher(self._inner.deep_copy(), self._mask_words)
+        twin = Matcher(self._inner.deep_copy(), self._mask_words)
+        twin._num_read, twin._runs, twin._settled_at = self._num_read, self._runs.copy(), self._settled_at
+        return twin
 
 
 def _why_no_mask(inner: Any) -> str:

@@ -39,7 +39,7 @@ class Matching(Protocol):
         """Set the bit of every token that may come next, bit t % 32 of word t // 32, and clear all others."""
         ...
 
-    def forced(self) -> list[int]:
+    def forced(self) -> Sequence[int]:
         """Return the tokens that must come next, as far as they are known."""
         ...
 

@@ -173,11 +173,11 @@ class BudgetedMatcher:
         else:
             self._budget.fill_all(mask)
 
-    def forced(self) -> list[int]:
+    def forced(self) -> Sequence[int]:
         """Return the tokens that must come next, as far as they are known."""
         if self._forced:
-            return list(self._forced)
-        return [] if self._inner is None else self._inner.forced()
+            return self._forced
+        return () if self._inner is None else self._inner.forced()
 
     def roll_back(self, num_tokens: int) -> None:
         """Take back the last tokens read.

@@ -1,8 +1,9 @@
 """Who gets how many tokens of the next step.
 
-Every decoding request gets its token first (a budget smaller than their number lets the last ones wait). What is left
-of the token budget goes to prefills, running and waiting alike::
+Every decoding request gets a token first (a budget smaller than their number lets the last ones wait). What is left
+of the token budget goes to those whose grammars have forced several, and to prefills, running and waiting alike::
 
+    forced      the rest of what was forced, in the order in which the requests run
     oldest      where the order shares with it: half of what is left, so that it computes at no less than half speed
     due         requests that came `aging_s` ago, oldest first: from then on nobody overtakes them
     the rest    by the order (`orders`), turn by turn between tenants where shares are fair (`fair`)
@@ -82,8 +83,9 @@ class StepChooser:
         if self.may_preempt and self._may_start:
             self._make_room()
         self.running.grant_decodes(draft)
-        if draft.tokens_left and (self.waiting.num_ready or len(draft.entries) < len(self.running.requests)):
-            self._share_prefill(draft)
+        is_anybody_left = self.waiting.num_ready or len(draft.entries) < len(self.running.requests)
+        if draft.tokens_left and (is_anybody_left or draft.unfinished):
+            self._share_rest(draft)
 
     def why_nobody_more(self, draft: StepDraft) -> WaitReason:
         """Return what keeps the requests that still wait, and are not held, from starting after this choice."""
@@ -99,12 +101,15 @@ class StepChooser:
 
     # -- prefills -----------------------------------------------------------------------------------------------
 
-    def _share_prefill(self, draft: StepDraft) -> None:
-        prefilling = [request for request in self.running.requests if request.left_len > 1]
+    def _share_rest(self, draft: StepDraft) -> None:
+        prefilling = [request for request in self.running.requests if request.is_prefilling]
         if self._can_start(draft):
             self.admission.begin_step(self.running.requests)
         if self.budget.is_adaptive:
             self._limit(draft, prefilling)
+        for request in draft.unfinished:
+            if draft.tokens_left and request.state is RequestState.RUNNING:
+                self.running.grant(draft, request, request.left_len)
         oldest = self._oldest(draft, prefilling) if self.order.shares_with_oldest else None
         if oldest is not None:
             self._offer(draft, oldest, ceil_div(draft.tokens_left, 2))

@@ -90,8 +90,6 @@ class SchedulerStats:
     """Prompt tokens of the requests that were started."""
     hit_tokens: int
     """Of these, tokens that came from the cache."""
-    drawn_tokens: int
-    """Tokens that came with outcomes."""
     num_preemptions: int
     num_finished: int
     num_aborted: int

@@ -7,6 +7,9 @@
 
     cached_len <= computed_len <= target_len = len(tokens) <= limit_len
 
+What is known when it starts it *prefills*; from then on it *decodes*: one token a step, or more where its grammar has
+forced several.
+
 A request with n > 1 is n `Request`s that share a prompt; the look-ahead lets the later ones wait for the first one's
 prompt, which they then find in the cache.
 """
@@ -71,6 +74,8 @@ class Request:
     """Priorities of its KV under `--eviction priority`, when it asks for any."""
     automaton: Any = None
     """What reads the output tokens; the engine's, opaque here."""
+    num_delivered: int = 0
+    """Output tokens that an earlier engine delivered."""
 
     tokens: list[TokenId] = field(default_factory=list)
     """Prompt, then output."""
@@ -119,6 +124,11 @@ class Request:
         return len(self.tokens) - self.computed_len
 
     @property
+    def is_prefilling(self) -> bool:
+        """Whether it runs, and more than one token of what was known when it started is still to be computed."""
+        return self.computed_len < self.started_len and self.left_len > 1
+
+    @property
     def is_ready(self) -> bool:
         """Whether the request waits for nothing but room and its turn."""
         return self.state is RequestState.WAITING and self.held_by is None
@@ -126,7 +136,7 @@ class Request:
     @property
     def has_begun(self) -> bool:
         """Whether it has run, or an earlier engine has delivered some of its answer."""
-        return self.state is not RequestState.WAITING or self.num_preemptions > 0 or self.output_len > 0
+        return self.state is not RequestState.WAITING or self.num_preemptions > 0 or self.num_delivered > 0
 
     @property
     def output_len(self) -> int:

@@ -29,6 +29,8 @@ class StepDraft:
         self.rows_left = num_rows
         self.entries: dict[Request, Entry] = {}
         self.has_preempted = False
+        self.unfinished: list[Request] = []
+        """Decoding requests that have more tokens to run than the one that each gets first."""
 
 
 class RunningSet:
@@ -88,15 +90,22 @@ class RunningSet:
         request.computed_len = 0
 
     def grant_decodes(self, draft: StepDraft) -> None:
-        """Give every request that waits for its next token that one token, as far as the budgets and pages go.
+        """Give every request that decodes, or is at the end of its prefill, one token, as far as budgets and pages go.
 
         Effects:
-            Later-started requests without a part in the step may be preempted.
+            Later-started requests without a part in the step may be preempted. Those that could run more tokens, forced
+            by their grammars, are in `draft.unfinished`.
         """
         page_len = self._cache.spec.page_len
         for request in tuple(self.requests):
             start, target = request.computed_len, len(request.tokens)
-            if target - start != 1 or request.holding is None:
+            if request.holding is None:
+                continue
+            if target - start != 1:
+                if start >= request.started_len:
+                    self.grant(draft, request, 1)
+                    if request in draft.entries:
+                        draft.unfinished.append(request)
                 continue
             if start < request.prompt_len or target >= request.end_len:
                 self.grant(draft, request, 1)  # the end of a prompt: it may be scored, and may draw nothing

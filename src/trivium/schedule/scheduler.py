@@ -159,6 +159,10 @@ class Scheduler:
         if self._running.tables.num_free == 0:  # then nobody is chosen anew, and asked why others wait
             self.recorder.blocked(WaitReason.SEAT)
 
+    def end_len(self, request: Request) -> int:
+        """Return the number of tokens with which a request would end at the latest, were it added now."""
+        return self._limits.end_len(request)
+
     def ensure_room(self, *requests: Request, num_expected: int) -> None:
         """Raise what `add` would if it were called with these after `num_expected` others that are still to come."""
         self._refuse(requests, was_accepted=False, num_expected=num_expected)
@@ -194,11 +198,18 @@ class Scheduler:
         self._counters.num_aborted += 1
         self._end(request, reason)
 
-    def finish(self, request: Request, reason: FinishReason) -> None:
+    def finish(self, request: Request, reason: FinishReason, output_len: int) -> None:
         """Record that an answer is complete for a reason that its text gave, after the `commit` of its last token.
 
         Its part of a step in flight is dropped at `commit`. For one that has ended by then only the reason is noted.
+
+        Args:
+            request: Waiting, running or finished.
+            reason: Why it is complete.
+            output_len: Tokens of the answer; what `commit` was given beyond them is dropped.
         """
+        if request.output_len > output_len:  # in a new list: a step in flight may still look at the old one
+            request.tokens = request.tokens[: request.prompt_len + output_len]
         if request.state is RequestState.FINISHED:
             request.finish_reason = reason
             return
@@ -360,11 +371,10 @@ class Scheduler:
         if entry.num_rows > entry.draws:
             request.num_scored += entry.num_scored
         request.tokens.extend(outcome.tokens)
-        self._counters.drawn_tokens += len(outcome.tokens)
         if self._fair is not None:
             self._fair.charge(request.tenant, entry.num_tokens)
         finish = outcome.finish or (FinishReason.LENGTH if _is_at_end(entry) else None)
-        if entry.num_tokens > 1 or request.computed_len <= request.started_len:  # no decode
+        if entry.start < request.started_len:  # no decode
             self.recorder.computed(request, entry.start, entry.num_tokens, chosen_s, has_drawn=bool(outcome.tokens))
             if finish is None:
                 self._enter(request)

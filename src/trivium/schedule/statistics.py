@@ -20,7 +20,6 @@ class Counters:
 
     queried_tokens: int = 0
     hit_tokens: int = 0
-    drawn_tokens: int = 0
     num_preemptions: int = 0
     num_finished: int = 0
     num_aborted: int = 0
@@ -52,7 +51,6 @@ def summarize(
         pages_free=free,
         queried_tokens=counters.queried_tokens,
         hit_tokens=counters.hit_tokens,
-        drawn_tokens=counters.drawn_tokens,
         num_preemptions=counters.num_preemptions,
         num_finished=counters.num_finished,
         num_aborted=counters.num_aborted,

@@ -26,6 +26,7 @@ SINGLE: Mapping[str, tuple[str, str]] = {
     "prefix_hit_tokens_total": ("prefix_cache_hit_tokens", "Prompt tokens found in the prefix cache"),
     "prompt_tokens_total": ("prompt_tokens", "Prompt tokens taken in"),
     "generation_tokens_total": ("generation_tokens", "Tokens generated"),
+    "forced_tokens_total": ("forced_tokens", "Tokens generated without a draw, being forced: each saved a step"),
     "preemptions_total": ("preemptions", "Answers set back to make room for others"),
     "evicted_pages_total": ("evicted_pages", "KV pages that cached prefixes gave up to make room"),
     "tier_unwritten_pages_total": (

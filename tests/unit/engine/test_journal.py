@@ -32,6 +32,26 @@ def test_a_request_that_is_being_admitted_is_the_only_suspect(tmp_path: Path) ->
     assert read_journal(tmp_path).request_ids == ("a",)
 
 
+def test_requests_whose_constraint_is_compiled_are_suspects_beside_those_of_the_loop(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.note_step([("a", 0), ("b", 0)])
+    journal.note_compiling(["c", "b"])
+    assert read_journal(tmp_path) == LastWork({"a": (0,), "b": (0,)}, None, ("c", "b"))
+    assert read_journal(tmp_path).request_ids == ("a", "b", "c")
+    with journal.admitting("d"):
+        assert read_journal(tmp_path).request_ids == ("d", "c", "b")
+    journal.note_compiling([])
+    assert read_journal(tmp_path).request_ids == ("a", "b")
+
+
+def test_another_thread_may_note_after_the_end(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.close()
+    journal.note_compiling(["a"])
+    journal.close()
+    assert read_journal(tmp_path) == LastWork()
+
+
 @pytest.mark.parametrize("num_steps", [2, 3])
 @pytest.mark.parametrize("cut", [3, 12, 17, 20])
 def test_a_step_that_was_not_written_to_its_end_does_not_count(tmp_path: Path, num_steps: int, cut: int) -> None:

@@ -33,10 +33,12 @@ class SlowVocabulary:
 
     def __init__(self) -> None:
         self.may_go = threading.Event()
+        self.has_begun = threading.Event()
         self.threads: set[str] = set()
 
     def compile(self, wanted: StructuredOutputs) -> Grammar:
         self.threads.add(threading.current_thread().name)
+        self.has_begun.set()
         assert self.may_go.wait(10)
         return vocabulary().compile(wanted)
 
@@ -110,6 +112,44 @@ def test_too_many_that_wait_are_refused(monkeypatch: pytest.MonkeyPatch) -> None
     own.close()
 
 
+def test_what_nobody_waits_for_any_more_is_not_compiled() -> None:
+    slow = SlowVocabulary()
+    own = GrammarCompiler(lambda: slow)  # type: ignore[arg-type,return-value]
+    begun = own.submit(regex("a"), "r0")
+    assert slow.has_begun.wait(10)
+    left, shared = own.submit(regex("b"), "r1"), own.submit(regex("c"), "r2")
+    assert own.submit(regex("c"), "r3") is shared
+    for asker in ("r0", "r1", "r2", "r4"):
+        own.leave(asker)
+    assert left.cancelled()
+    slow.may_go.set()
+    assert begun.result()
+    assert shared.result()
+    assert own.submit(regex("b"), "r5").result()
+    own.leave("r5")
+    assert own.stats.compiled_total == 3
+    own.close()
+
+
+def test_who_waits_for_what_is_being_compiled_is_told(compiler: GrammarCompiler) -> None:
+    slow, told = SlowVocabulary(), []
+    own = GrammarCompiler(lambda: slow)  # type: ignore[arg-type,return-value]
+    own.note = told.append
+    first = own.submit(regex("a"), "r0")
+    assert slow.has_begun.wait(10)
+    own.submit(regex("b"), "r1")
+    own.submit(regex("a"), "r2")
+    own.submit(regex("a"))
+    own.leave("r0")
+    slow.may_go.set()
+    assert first.result()
+    own.submit(regex("b"), "r3").result()
+    own.close()
+    assert told[:4] == [["r0"], ["r0", "r2"], ["r0", "r2"], ["r2"]]
+    assert told[4] == told[-1] == []
+    assert "r1" in told[5]
+
+
 def test_any_thread_may_ask(monkeypatch: pytest.MonkeyPatch, compiler: GrammarCompiler) -> None:
     """Callers of an `LLM` check their requests in threads of their own, while the loop has others compiled."""
     monkeypatch.setattr(compiler_module, "MAX_KEPT", 4)
@@ -135,6 +175,8 @@ def test_keys_tell_constraints_apart() -> None:
         StructuredOutputs(json={"a": 1}),
         StructuredOutputs(json='{"a":1}'),
         StructuredOutputs(json_object=True),
+        StructuredOutputs(json={"enum": ["\ud800"]}),
+        StructuredOutputs(json={"enum": ["\udfff"]}),
     ]
     assert len({key_of(each) for each in distinct}) == len(distinct)
 
