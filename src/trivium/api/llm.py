@@ -64,6 +64,11 @@ class LLM:
         """What was loaded, and how."""
         return self._shared.info
 
+    @property
+    def shared_loop(self) -> SharedLoop:
+        """The engine that all callers share, for what is built upon it."""
+        return self._shared
+
     def get_tokenizer(self) -> Tokenizer:
         """Return the model's tokenizer."""
         return self._reader.tokenizer

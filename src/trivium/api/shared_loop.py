@@ -75,6 +75,10 @@ class SharedLoop:
         loop, params = self._open_loop(), list(params)
         for prompt, own in zip(prompts, params, strict=True):
             loop.refuse_early(prompt.ids, own, prompt.priority)
+        return self.seeded(params)
+
+    def seeded(self, params: Sequence[SamplingParams]) -> list[SamplingParams]:
+        """Return parameters with the seeds filled in that were left open."""
         with self._turn():
             return [own if own.seed is not None else replace(own, seed=self._seeds.getrandbits(63)) for own in params]
 
@@ -120,6 +124,20 @@ class SharedLoop:
                 if inbox.news or not inbox.num_open:
                     news, inbox.news = inbox.news, []
                     return news
+
+    def abort(self, inbox: Inbox, request_ids: Sequence[str]) -> None:
+        """End some requests of an inbox; nothing more is read of them."""
+        with self._turn() as loop:
+            loop.abort([each for each in request_ids if each in inbox.num_open])
+            for request_id in request_ids:
+                inbox.num_open.pop(request_id, None)
+                self._inboxes.pop(request_id, None)
+            inbox.news = [news for news in inbox.news if news.request_id not in request_ids]
+
+    def call(self, name: str) -> dict[str, object]:
+        """Do one of the named calls of `EngineLoop.call`, which are not requests."""
+        with self._turn() as loop:
+            return loop.call(name)
 
     def leave(self, inbox: Inbox) -> None:
         """Abort what is open of an inbox: at once, or as soon as the turn of another thread ends.

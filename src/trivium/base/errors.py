@@ -21,6 +21,7 @@
     ├── CapacityError                   try later: a queue is full (429 or 503, with Retry-After)
     ├── DeadlineExceededError           the request's own time limit passed before its answer was complete (504)
     ├── EngineDeadError                 there is no engine, and none that goes on with the request (503)
+    ├── ProgramError                    a primitive of a program failed; cites the author's line
     ├── PoisonRequestError              the request ended the engine process whenever it ran, alone too (500)
     └── InternalError                   our fault: an invariant does not hold; please report it
 
@@ -172,6 +173,20 @@ class PoisonRequestError(TriviumError):
     """The engine process died twice at the same token of this request while it ran nothing else; the others go on."""
 
     code = "poison_request"
+
+
+class ProgramError(TriviumError):
+    """A primitive of a program failed, was cancelled, or took too long; `__cause__` says why.
+
+    Attributes:
+        line: `FILE:LINE` where the author wrote the primitive.
+    """
+
+    code = "program_error"
+
+    def __init__(self, message: str, *, line: str) -> None:
+        super().__init__(message)
+        self.line = line
 
 
 class InternalError(TriviumError):

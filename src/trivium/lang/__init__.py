@@ -1,0 +1,93 @@
+"""Floor 9: programs that a model runs, in SGLang's words. `import trivium.lang as sgl` takes the place of `sglang`.
+
+>>> import trivium.lang as sgl
+>>> from trivium import LLM
+>>> @sgl.function                                                                # doctest: +SKIP
+... def capital(s, country):
+...     s += "The capital of " + country + " is" + sgl.gen("city", max_tokens=4, stop=".")
+>>> sgl.set_default_backend(LLM("smollm2"))                                      # doctest: +SKIP
+>>> capital.run(country="France")["city"]                                        # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from trivium.lang.absent import refusing
+from trivium.lang.api import (
+    assistant,
+    assistant_begin,
+    assistant_end,
+    function,
+    gen,
+    gen_int,
+    gen_string,
+    select,
+    separate_reasoning,
+    system,
+    system_begin,
+    system_end,
+    tool,
+    user,
+    user_begin,
+    user_end,
+)
+from trivium.lang.backends.choice import flush_cache, get_server_info, set_default_backend
+from trivium.lang.backends.scripted import ScriptedBackend
+from trivium.lang.choices import (
+    ChoicesDecision,
+    ChoicesSamplingMethod,
+    greedy_token_selection,
+    joint_probability,
+    token_length_normalized,
+    unconditional_likelihood_normalized,
+)
+from trivium.lang.function import SglFunction
+from trivium.lang.state import ProgramState, ProgramStateGroup
+
+image, video = refusing("image"), refusing("video")
+Runtime, RuntimeEndpoint = refusing("Runtime"), refusing("RuntimeEndpoint")
+Engine, ServerArgs = refusing("Engine"), refusing("ServerArgs")
+OpenAI, Anthropic = refusing("OpenAI"), refusing("Anthropic")
+LiteLLM, VertexAI, Crusoe = refusing("LiteLLM"), refusing("VertexAI"), refusing("Crusoe")
+
+__all__ = [
+    "Anthropic",
+    "ChoicesDecision",
+    "ChoicesSamplingMethod",
+    "Crusoe",
+    "Engine",
+    "LiteLLM",
+    "OpenAI",
+    "ProgramState",
+    "ProgramStateGroup",
+    "Runtime",
+    "RuntimeEndpoint",
+    "ScriptedBackend",
+    "ServerArgs",
+    "SglFunction",
+    "VertexAI",
+    "assistant",
+    "assistant_begin",
+    "assistant_end",
+    "flush_cache",
+    "function",
+    "gen",
+    "gen_int",
+    "gen_string",
+    "get_server_info",
+    "greedy_token_selection",
+    "image",
+    "joint_probability",
+    "select",
+    "separate_reasoning",
+    "set_default_backend",
+    "system",
+    "system_begin",
+    "system_end",
+    "token_length_normalized",
+    "tool",
+    "unconditional_likelihood_normalized",
+    "user",
+    "user_begin",
+    "user_end",
+    "video",
+]

@@ -1,0 +1,32 @@
+"""Names that SGLang's programs know and that are not here yet: using one says so, instead of doing something else."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from trivium.base.errors import UnsupportedFeatureError
+
+REASONS = {
+    "image": "image is not supported: models take text only",
+    "video": "video is not supported: models take text only",
+    "Runtime": "Runtime is not supported; use set_default_backend(trivium.LLM(...))",
+    "RuntimeEndpoint": "RuntimeEndpoint is not supported yet; use set_default_backend(trivium.LLM(...))",
+    "Engine": "Engine is not supported; trivium.LLM is the engine in this process",
+    "ServerArgs": "ServerArgs is not supported; options are arguments of trivium.LLM",
+    "OpenAI": "OpenAI is not supported as a backend yet",
+    "Anthropic": "Anthropic is not supported as a backend yet",
+    "LiteLLM": "LiteLLM is not supported as a backend",
+    "VertexAI": "VertexAI is not supported as a backend",
+    "Crusoe": "Crusoe is not supported as a backend",
+}
+
+
+def refusing(name: str) -> Any:
+    """Return what refuses to be called, by name."""
+
+    def refuse(*args: object, **kwargs: object) -> NoReturn:
+        raise UnsupportedFeatureError(REASONS[name], param=name)
+
+    refuse.__name__ = refuse.__qualname__ = name
+    refuse.__doc__ = f"Refuse: {REASONS[name]}."
+    return refuse

@@ -1,0 +1,77 @@
+"""Which backend programs run on: what a run is given, or the default."""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from trivium.base.errors import ConfigError, UnsupportedFeatureError
+
+if TYPE_CHECKING:
+    from trivium.api import LLM
+    from trivium.lang.backends import Backend
+
+_lock = Lock()
+_default: list[Backend] = []
+_of_models: WeakKeyDictionary[LLM, Backend] = WeakKeyDictionary()
+
+
+def set_default_backend(backend: Any) -> None:
+    """Run programs on this from now on: a `trivium.LLM`, or a backend.
+
+    Raises:
+        UnsupportedFeatureError: It is something that programs cannot run on.
+    """
+    _default[:] = [] if backend is None else [backend_of(backend)]
+
+
+def backend_of(given: Any) -> Backend:
+    """Return the backend of a model, a backend itself, or the default for `None`.
+
+    Raises:
+        ConfigError: There is no default.
+        UnsupportedFeatureError: It is something that programs cannot run on.
+    """
+    if given is None:
+        if not _default:
+            raise ConfigError(
+                "programs have nothing to run on; call set_default_backend(trivium.LLM(...)), or pass backend="
+            )
+        return _default[0]
+    if all(hasattr(given, name) for name in ("submit", "render", "codec")):
+        found: Backend = given
+        return found
+    if hasattr(given, "shared_loop"):
+        return _of_model(given)
+    kind = "a URL" if isinstance(given, str) else type(given).__name__
+    raise UnsupportedFeatureError(
+        f"programs cannot run on {kind} yet; backends are trivium.LLM and ScriptedBackend", param="backend"
+    )
+
+
+def _of_model(llm: LLM) -> Backend:
+    from trivium.lang.backends.in_process import InProcess  # noqa: PLC0415  (start-up time)
+
+    with _lock:
+        if llm not in _of_models:
+            _of_models[llm] = InProcess(llm)
+        return _of_models[llm]
+
+
+def flush_cache(backend: Any = None) -> None:
+    """Forget cached prefixes that no running request uses.
+
+    Raises:
+        ConfigError: There is no backend.
+    """
+    backend_of(backend).flush_cache()
+
+
+def get_server_info(backend: Any = None) -> dict[str, Any]:
+    """Return what is known of the model that programs run on.
+
+    Raises:
+        ConfigError: There is no backend.
+    """
+    return dict(backend_of(backend).info)

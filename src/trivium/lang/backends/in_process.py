@@ -1,0 +1,73 @@
+"""The backend of a `trivium.LLM`: programs of all threads run together in one engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trivium.api.prompts import ReadPrompt
+from trivium.base.errors import TemplateError, TriviumError
+from trivium.lang.backends.pump import Pump, Ticket
+from trivium.lang.transcript import Codec, TokenCodec
+
+if TYPE_CHECKING:
+    from trivium.api import LLM
+    from trivium.config.sampling import SamplingParams
+    from trivium.engine.messages import Delta
+
+
+class InProcess:
+    """Answers with a model in this process; several may share it, and with `generate` of the same `LLM`."""
+
+    def __init__(self, llm: LLM) -> None:
+        self._shared = llm.shared_loop
+        self._frontend = llm.frontend
+        self._pump = Pump(self._shared)
+        self.codec: Codec = TokenCodec(self._frontend.tokenizer)
+
+    def render(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool) -> str:  # noqa: FBT001
+        """Write messages through the model's chat template.
+
+        Raises:
+            TemplateError: The template refuses them, or there is none.
+        """
+        template = self._frontend.chat_template
+        if template is None:
+            raise TemplateError(f"{self._frontend.name} has no chat template, so programs on it have no roles")
+        return template.render(messages, add_generation_prompt=add_generation_prompt)
+
+    async def submit(self, prompt_ids: list[int], params: SamplingParams) -> AsyncGenerator[Delta]:
+        """Answer a prompt and yield its news; closing the generator aborts the request.
+
+        Raises:
+            RequestError: The request is refused.
+            CapacityError: It can never be taken.
+        """
+        loop = asyncio.get_running_loop()
+        news: asyncio.Queue[Delta | TriviumError] = asyncio.Queue()
+        ticket = Ticket(
+            ReadPrompt(None, prompt_ids), params, lambda each: loop.call_soon_threadsafe(news.put_nowait, each)
+        )
+        self._pump.submit(ticket)
+        num_open = params.num_draws
+        try:
+            while num_open:
+                each = await news.get()
+                if isinstance(each, TriviumError):
+                    num_open = 0
+                    raise each
+                num_open -= each.finish_reason is not None
+                yield each
+        finally:
+            if num_open:
+                self._pump.cancel(ticket)
+
+    def flush_cache(self) -> None:
+        """Forget cached prefixes that no running request uses."""
+        self._shared.call("flush")
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """What was loaded, and how."""
+        return self._shared.info

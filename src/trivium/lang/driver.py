@@ -1,0 +1,100 @@
+"""The one thread in which all states of all programs are driven: an event loop, started on first use."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from trivium.base.errors import InvalidParameterError
+
+MAX_TOOL_THREADS = 64
+"""Calls of the author's tools that run at a time."""
+_STOP_S = 5.0
+
+
+class Driver:
+    """Runs coroutines; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._tools: ThreadPoolExecutor | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, make: Callable[[], Coroutine[Any, Any, None]], told: Callable[[asyncio.Task[None]], None]) -> None:
+        """Run a coroutine in the driver's thread; `told` is given its task there, before it begins."""
+
+        def begin() -> None:
+            task = self._begun().create_task(make())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            told(task)
+
+        self._begun().call_soon_threadsafe(begin)
+
+    def call(self, action: Callable[[], object]) -> None:
+        """Run an action in the driver's thread, soon."""
+        self._begun().call_soon_threadsafe(action)
+
+    @property
+    def tool_threads(self) -> ThreadPoolExecutor:
+        """Where the author's functions are called."""
+        with self._lock:
+            self._tools = self._tools or ThreadPoolExecutor(MAX_TOOL_THREADS, "trivium-tool")
+            return self._tools
+
+    def refuse_to_wait(self) -> None:
+        """Say that a coroutine in this thread must not wait as threads do: everything would.
+
+        Raises:
+            InvalidParameterError: This is the driver's thread.
+        """
+        if threading.current_thread() is self._thread:
+            raise InvalidParameterError("a coroutine tool must not block; it reads with get_var_async and its like")
+
+    def stop(self) -> None:
+        """Cancel everything and end the thread."""
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None or not thread.is_alive():
+            return
+        loop.call_soon_threadsafe(self._end)
+        thread.join(_STOP_S)
+
+    def forget(self) -> None:
+        """Begin anew: after a fork of the process there is no thread."""
+        self.__init__()  # type: ignore[misc]
+
+    def _begun(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._run, args=(self._loop,), name="trivium-lang", daemon=True)
+                self._thread.start()
+            return self._loop
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_forever()
+
+    def _end(self) -> None:
+        async def cancel() -> None:
+            tasks = [task for task in self._tasks if not task.done()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=_STOP_S / 2) if tasks else None
+            if self._loop is not None:
+                self._loop.stop()
+
+        if self._loop is not None:
+            self._stopping = self._loop.create_task(cancel())
+
+
+driver = Driver()
+atexit.register(driver.stop)
+os.register_at_fork(after_in_child=driver.forget)

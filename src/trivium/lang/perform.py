@@ -1,0 +1,204 @@
+"""How each primitive is done; all of it runs in the driver's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from trivium.base.errors import InternalError, InvalidParameterError, ensure
+from trivium.config.sampling import SamplingParams
+from trivium.lang import expressions as nodes
+from trivium.lang.choices import TokenLogprob, mean_logprob
+from trivium.lang.meta import answer_meta, delta_meta, scored
+from trivium.lang.promises import following, settle
+from trivium.lang.tools import call_tool, find_tool
+
+if TYPE_CHECKING:
+    from trivium.api.outputs import RequestOutput
+    from trivium.lang.promises import Variable
+    from trivium.lang.strand import Strand
+
+Perform = Callable[["Strand", Any, "Variable | None"], Awaitable[None]]
+
+
+async def perform(strand: Strand, expr: nodes.Expr, variable: Variable | None, context: contextvars.Context) -> None:
+    """Do one primitive; whatever is raised ends the strand."""
+    if isinstance(expr, nodes.ToolCall):
+        await _tool(strand, expr, variable, context)
+    else:
+        await _PERFORM[type(expr)](strand, expr, variable)
+
+
+async def _constant(strand: Strand, expr: nodes.Constant, _: Variable | None) -> None:
+    if strand.roles.open_role is None:
+        _append(strand, expr.text)
+    elif expr.text:
+        _append(strand, strand.roles.write(expr.text))
+
+
+async def _gen(strand: Strand, expr: nodes.Gen, variable: Variable | None) -> None:
+    sampling = expr.sampling.over(strand.program.defaults)
+    form = expr.form
+    params = sampling.params(None if form is None else form.constraint, () if form is None else form.stop)
+    _before_model(strand)
+    prompt = strand.transcript.prompt_ids()
+    output = await _answer(strand, prompt, params, variable)
+    first = output.outputs[0]
+    strand.transcript.take_answer(prompt, first.token_ids, first.text)
+    strand.roles.wrote(first.text)
+    if variable is not None:
+        with_text = bool(sampling.return_text_in_logprobs)
+        metas = [answer_meta(output, answer, strand.transcript.codec, with_text=with_text) for answer in output.outputs]
+        if len(output.outputs) == 1:
+            variable.resolve(first.text, metas[0])
+        else:
+            variable.resolve([answer.text for answer in output.outputs], {"choices": metas})
+
+
+async def _answer(
+    strand: Strand, prompt: list[int], params: SamplingParams, variable: Variable | None = None, *, is_told: bool = True
+) -> RequestOutput:
+    """Run a request to its end; the text of its first choice is told to readers as it comes.
+
+    Raises:
+        InternalError: It failed inside the engine.
+    """
+    from trivium.api.outputs import Answers  # noqa: PLC0415  (start-up time)
+
+    answers = Answers("", None, prompt, params)
+    async with aclosing(strand.program.backend.submit(prompt, params)) as deltas:
+        async for news in deltas:
+            answers.add(news)
+            if news.choice == 0 and news.text and is_told:
+                meta = delta_meta(news, answers.output.outputs[0])
+                strand.write(news.text, meta)
+                if variable is not None:
+                    variable.feed.add(news.text, meta)
+    output = answers.result()
+    if output.error is not None:
+        raise InternalError(output.error)
+    return output
+
+
+async def _select(strand: Strand, expr: nodes.Select, variable: Variable | None) -> None:
+    _before_model(strand)
+    start, rows = strand.transcript.with_choices(expr.choices)
+    for choice, row in zip(expr.choices, rows, strict=True):
+        if len(row) <= start:
+            raise InvalidParameterError(f"the choice {choice!r} has no tokens here", param="choices")
+    conditional = await _together(*(_score(strand, row, start) for row in rows))
+    alone = None
+    if getattr(expr.method, "requires_unconditional_logprobs", False):
+        prefix = list(strand.transcript.codec.prefix)
+        alone = await _together(*(_score(strand, [*prefix, *row[start:]], len(prefix)) for row in rows))
+    decision = expr.method(
+        choices=list(expr.choices),
+        normalized_prompt_logprobs=[mean_logprob(row) for row in conditional],
+        input_token_logprobs=conditional,
+        output_token_logprobs=[[] for _ in conditional],
+        unconditional_token_logprobs=alone,
+    )
+    if decision.decision not in expr.choices:
+        raise InvalidParameterError(f"choices_method chose {decision.decision!r}, which is no choice")
+    strand.transcript.take_choice(rows[expr.choices.index(decision.decision)], decision.decision)
+    strand.roles.wrote(decision.decision)
+    strand.write(decision.decision)
+    if variable is not None:
+        variable.feed.add(decision.decision)
+        variable.resolve(decision.decision, decision.meta_info)
+
+
+async def _score(strand: Strand, ids: list[int], start: int) -> list[TokenLogprob]:
+    params = SamplingParams(max_tokens=0, temperature=0.0, prompt_logprobs=0, prompt_logprob_start=start, seed=0)
+    output = await _answer(strand, ids, params, is_told=False)
+    found = output.prompt_logprobs or []
+    ensure(len(found) == len(ids) - start, f"{len(ids) - start} tokens were scored, and {len(found)} logprobs came")
+    return scored(ids[start:], found, strand.transcript.codec)
+
+
+async def _together(*work: Any) -> Any:
+    """Do work side by side; the first error ends all of it."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in work]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+async def _tool(strand: Strand, expr: nodes.ToolCall, variable: Variable | None, context: contextvars.Context) -> None:
+    result = await call_tool(find_tool(expr.tool, strand.program.tools), expr.args, strand, context)
+    if variable is not None:
+        variable.resolve(result, {"tool": expr.into, "args": dict(expr.args)})
+
+
+async def _role_begin(strand: Strand, expr: nodes.RoleBegin, _: Variable | None) -> None:
+    strand.roles.begin(expr.role)
+
+
+async def _role_end(strand: Strand, expr: nodes.RoleEnd, _: Variable | None) -> None:
+    _append(strand, strand.roles.end(expr.role))
+
+
+async def _scope_begin(strand: Strand, expr: nodes.ScopeBegin, variable: Variable | None) -> None:
+    if variable is not None:
+        strand.scopes[expr.name] = (len(strand.transcript.text), variable)
+
+
+async def _scope_end(strand: Strand, expr: nodes.ScopeEnd, _: Variable | None) -> None:
+    start, variable = strand.scopes.pop(expr.name)
+    text = strand.transcript.text[start:]
+    variable.feed.add(text)
+    variable.resolve(text)
+
+
+async def _ask(strand: Strand, expr: nodes.Ask, _: Variable | None) -> None:
+    settle(expr.answer, expr.read(strand))
+
+
+async def _fork(strand: Strand, expr: nodes.Fork, _: Variable | None) -> None:
+    for child in expr.children:
+        child.begin(strand)
+
+
+async def _join(strand: Strand, expr: nodes.Join, _: Variable | None) -> None:
+    waits = [
+        asyncio.wrap_future(child.ask(lambda own: own.transcript.text[own.inherited_len :])) for child in expr.children
+    ]
+    texts = await asyncio.gather(*waits)
+    for child in expr.children:
+        child.end()
+    for variable, parts in expr.gathered.values():
+        variable.resolve([await asyncio.wrap_future(following(part.future)) for part in parts])
+    if expr.appends_text:
+        for text in texts:
+            await _constant(strand, nodes.Constant(text=text, line=expr.line), None)
+
+
+def _append(strand: Strand, text: str) -> None:
+    if not strand.transcript.text:
+        strand.transcript.is_framed = bool(strand.roles.open_role)
+    strand.transcript.append(text)
+    strand.write(text)
+
+
+def _before_model(strand: Strand) -> None:
+    if strand.roles.open_role is not None:
+        _append(strand, strand.roles.before_model())
+
+
+_PERFORM: Mapping[type[nodes.Expr], Perform] = {
+    nodes.Constant: _constant,
+    nodes.Gen: _gen,
+    nodes.Select: _select,
+    nodes.RoleBegin: _role_begin,
+    nodes.RoleEnd: _role_end,
+    nodes.ScopeBegin: _scope_begin,
+    nodes.ScopeEnd: _scope_end,
+    nodes.Ask: _ask,
+    nodes.Fork: _fork,
+    nodes.Join: _join,
+}

@@ -1,0 +1,245 @@
+"""A strand: the primitives of one state, done in order, in the driver's thread.
+
+::
+
+    author's thread     s += "a"    s += gen("x")            s["x"] ── waits for the variable
+    queue                  [a]         [a, x]
+    driver                         a ─► x ─ submit ─ news ... ─► resolve x ─► nothing left: no task either
+
+What fails ends its strand: every variable that is still promised ends with the error, which cites the author's line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from trivium.base.errors import DeadlineExceededError, InvalidParameterError, ProgramError
+from trivium.lang.driver import driver
+from trivium.lang.expressions import Ask, Expr, Fork, Join, leaves
+from trivium.lang.perform import perform
+from trivium.lang.promises import Feed, Variable, settle
+from trivium.lang.roles import Roles
+from trivium.lang.transcript import Transcript
+
+if TYPE_CHECKING:
+    from trivium.lang.program import Program
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Task:
+    """A primitive that waits for its turn."""
+
+    expr: Expr
+    variable: Variable | None
+    context: contextvars.Context
+
+
+class Strand:
+    """The queue of one state, and what has become of it.
+
+    Threads: `append`, `end`, `fail` and the readers may be called from any; all else runs in the driver's thread.
+    """
+
+    def __init__(self, program: Program, parent: Strand | None = None) -> None:
+        """Begin a program, or wait for the `Fork` of `parent`."""
+        self.program = program
+        self.variables: dict[str, Variable] = {} if parent is None else dict(parent.variables)
+        self.own_names: list[str] = []
+        """Names that were promised here rather than inherited."""
+        self.scopes: dict[str, tuple[int, Variable]] = {}
+        """Open scopes: where their text begins, and their variable."""
+        self.feed = Feed()
+        """Text that was appended here, as it comes."""
+        self.transcript = Transcript(codec=program.backend.codec)
+        self.roles = Roles(render=program.backend.render)
+        self.inherited_len = 0
+        """Letters of the text that were there when it was forked."""
+        self.error: ProgramError | None = None
+        self._lock = Lock()
+        self._tasks: deque[_Task] = deque()
+        self._begun = parent is None
+        self._is_driven = False
+        self._is_ended = False
+        self._running: asyncio.Task[None] | None = None
+        program.strands.append(self)
+
+    # -- from any thread
+
+    def append(self, expr: Expr) -> None:
+        """Append a node, or the nodes of a sum; it is done later.
+
+        Raises:
+            InvalidParameterError: The program has ended.
+        """
+        context = contextvars.copy_context()
+        with self._lock:
+            if self._is_ended and not isinstance(expr, Ask):
+                raise InvalidParameterError("the program has ended, so nothing can be appended to its state")
+            for leaf in leaves(expr):
+                self._take(_Task(leaf, self._promise(leaf), context))
+            self._drive()
+
+    def set(self, name: str, value: Any) -> None:
+        """Give a variable a value."""
+        variable = Variable(name)
+        variable.resolve(value)
+        with self._lock:
+            self.declare(variable)
+
+    def declare(self, variable: Variable) -> None:
+        """Make a variable readable; one of the same name is no longer."""
+        self.variables[variable.name] = variable
+        if variable.name not in self.own_names:
+            self.own_names.append(variable.name)
+
+    def ask(self, read: Callable[[Strand], Any]) -> Future[Any]:
+        """Return what `read` finds when everything that was appended is done."""
+        answer: Future[Any] = Future()
+        self.append(Ask(read=read, answer=answer))
+        return answer
+
+    def end(self) -> None:
+        """Take nothing more; what was appended is still done."""
+        with self._lock:
+            is_ended, self._is_ended = self._is_ended, True
+        if not is_ended:
+            self.ask(Strand._close)
+
+    def fail(self, error: ProgramError, *, is_own: bool = False) -> None:
+        """End with an error, which every reader gets, and free what is held; a strand fails once.
+
+        Args:
+            error: What is raised by readers.
+            is_own: Whether the strand's own work failed, so that there is none to stop.
+        """
+        with self._lock:
+            if self.error is not None or (self._is_ended and not self._tasks and not self._is_driven):
+                return
+            self.error = error
+            tasks, running = tuple(self._tasks), self._running
+            self._tasks.clear()
+        logger.warning("%s", error)
+        for task in tasks:
+            _lose(task, error)
+        self._close(error)
+        if running is not None and not is_own:
+            driver.call(running.cancel)
+
+    # -- in the driver's thread
+
+    def begin(self, parent: Strand) -> None:
+        """Go on from where `parent` stands."""
+        self.transcript, self.roles = parent.transcript.fork(), parent.roles.fork()
+        self.inherited_len = len(self.transcript.text)
+        with self._lock:
+            self._begun = True
+            self._drive()
+
+    def write(self, text: str, meta: dict[str, Any] | None = None) -> None:
+        """Tell readers of text that was appended."""
+        self.feed.add(text, meta)
+
+    def _close(self, error: ProgramError | None = None) -> None:
+        with suppress(ValueError):
+            self.program.strands.remove(self)
+        for _, variable in tuple(self.scopes.values()):
+            variable.fail(error or ProgramError(f"the scope '{variable.name}' was never ended", line="the program"))
+        self.feed.close(error)
+
+    # -- under the lock
+
+    def _promise(self, expr: Expr) -> Variable | None:
+        if isinstance(expr, Join):
+            for variable, _ in expr.gathered.values():
+                self.declare(variable)
+        if expr.variable is None:
+            return None
+        form = getattr(expr, "form", None)
+        variable = Variable(expr.variable, None if form is None else form.parse)
+        self.declare(variable)
+        return variable
+
+    def _take(self, task: _Task) -> None:
+        if self.error is None:
+            self._tasks.append(task)
+        else:
+            _lose(task, self.error)
+
+    def _drive(self) -> None:
+        if self._begun and self._tasks and not self._is_driven:
+            self._is_driven = True
+            driver.start(self._run, self._told)
+
+    def _told(self, task: asyncio.Task[None]) -> None:
+        self._running = task
+
+    # -- the driver's side of the queue
+
+    async def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._tasks:
+                    self._is_driven, self._running = False, None
+                    return
+                task = self._tasks.popleft()
+            try:
+                await self._perform(task)
+            except asyncio.CancelledError:
+                self._end_with(task, self.error or ProgramError("the program was cancelled", line=task.expr.line))
+                raise
+            except ProgramError as error:  # of a strand that was joined: its line is the one to cite
+                self._end_with(task, error)
+            except Exception as cause:
+                self._end_with(task, _failure(task.expr, cause))
+
+    def _end_with(self, task: _Task, error: ProgramError) -> None:
+        _lose(task, error)
+        self.fail(error, is_own=True)
+
+    async def _perform(self, task: _Task) -> None:
+        limits = [each for each in (getattr(task.expr, "timeout_s", None), self.program.left_s()) if each is not None]
+        limit = asyncio.timeout(min(limits) if limits else None)
+        try:
+            async with limit:
+                await perform(self, task.expr, task.variable, task.context)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise DeadlineExceededError(f"it took longer than the {min(limits):g} s that were left") from None
+
+
+def _lose(task: _Task, error: ProgramError) -> None:
+    """End what waits for a primitive with an error."""
+    expr = task.expr
+    if task.variable is not None:
+        task.variable.fail(error)
+    if isinstance(expr, Ask):
+        settle(expr.answer, error=error)
+    elif isinstance(expr, Fork):
+        for child in expr.children:
+            child.fail(error)
+    elif isinstance(expr, Join):
+        for variable, _ in expr.gathered.values():
+            variable.fail(error)
+
+
+def _failure(expr: Expr, cause: Exception) -> ProgramError:
+    error = ProgramError(f"{expr.line}: {_named(expr)} failed: {cause}", line=expr.line)
+    error.__cause__ = cause
+    return error
+
+
+def _named(expr: Expr) -> str:
+    kind = type(expr).__name__.lower()
+    return kind if expr.variable is None else f"{kind} '{expr.variable}'"
