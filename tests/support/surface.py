@@ -12,19 +12,31 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from unittest import mock
 
 import trivium
+import trivium.lang
 
 WIDE_TERMINAL = {"COLUMNS": "120", "LINES": "50", "TERM": "dumb", "NO_COLOR": "1"}
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def python_surface() -> str:
-    """Every name of `trivium.__all__`: its signature; of classes also the public attributes and methods."""
+    """Every name of `trivium.__all__`."""
+    return _module_surface(trivium)
+
+
+def language_surface() -> str:
+    """Every name of `trivium.lang.__all__`."""
+    return _module_surface(trivium.lang)
+
+
+def _module_surface(module: ModuleType) -> str:
+    """Every public name: its signature; of classes also the public attributes and methods."""
     lines: list[str] = []
-    for name in sorted(trivium.__all__):
-        thing = getattr(trivium, name)
+    for name in sorted(module.__all__):
+        thing = getattr(module, name)
         if inspect.isclass(thing):
             lines += ["", f"class {name}{_signature(thing)}", *(f"    {line}" for line in _members(thing))]
         elif name != "__version__":
@@ -82,6 +94,7 @@ def openapi_surface() -> str:
 
 SURFACES: dict[str, Callable[[], str]] = {
     "python.txt": python_surface,
+    "lang.txt": language_surface,
     "cli.txt": cli_surface,
     "openapi.json": openapi_surface,
 }

@@ -95,22 +95,15 @@ class Transcript:
     def take_answer(self, prompt_ids: Sequence[int], token_ids: Sequence[int], text: str) -> None:
         """Append what a model wrote behind `prompt_ids`: its tokens as far as the text goes with them.
 
-        A stop text or half a character may have cut it inside a token; what is left then waits as a constant does.
+        A stop text may have cut it inside a token; what is left then waits as a constant does.
         """
-        left, kept = text.encode("utf-8", "surrogatepass"), 0
-        for token_id in token_ids:
-            added = self.codec.token_bytes(token_id)
-            if added is None or not left.startswith(added):
+        added = list(takewhile(lambda each: each is not None, map(self.codec.token_bytes, token_ids)))
+        for kept in range(len(added), -1, -1):
+            spelled = b"".join(each or b"" for each in added[:kept]).decode("utf-8", "replace")
+            if text.startswith(spelled):
+                self.ids = [*prompt_ids, *token_ids[:kept]]
+                self.pending = text[len(spelled) :]
                 break
-            left, kept = left[len(added) :], kept + 1
-        while True:  # never leave half a character behind
-            try:
-                self.pending = left.decode("utf-8", "strict")
-                break
-            except UnicodeDecodeError:
-                kept -= 1
-                left = (self.codec.token_bytes(token_ids[kept]) or b"") + left
-        self.ids = [*prompt_ids, *token_ids[:kept]]
         self.text += text
 
     def with_choices(self, choices: Sequence[str]) -> tuple[int, list[list[int]]]:
