@@ -224,12 +224,13 @@ class PromptReader:
         from trivium.tokens.tool_messages import count_calls  # noqa: PLC0415
 
         request = _chat_request(where, messages, form)
-        conversation = conversation_of(request, template)
+        dialects = self.frontend.dialects_with(template)
+        conversation = conversation_of(request, template, dialects)
         text = render_prompt(template, conversation)
         return ReadPrompt(
             text,
             self.tokenizer.encode(text, add_special_tokens=False),
-            chat_output=output_of(request, self.frontend.dialects_with(template), conversation, text),
+            chat_output=output_of(request, dialects, conversation, text),
             num_earlier_calls=count_calls(conversation.messages),
         )
 

@@ -119,7 +119,7 @@ def chat_prompt(llm: LLM, messages: Sequence[dict[str, Any]]) -> tuple[list[int]
     if template is None:
         raise ConfigError(f"{llm.frontend.name} has no chat template; give one with --chat-template")
     request = ChatRequest(messages=messages)
-    conversation = conversation_of(request, template)
+    conversation = conversation_of(request, template, llm.frontend.dialects)
     text = render_prompt(template, conversation)
     output = output_of(request, llm.frontend.dialects, conversation, text)
     return llm.frontend.tokenizer.encode(text, add_special_tokens=False), output

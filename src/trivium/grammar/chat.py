@@ -14,6 +14,7 @@ from trivium.config.chat_output import ChatOutput
 from trivium.grammar.detect import ModelDialects
 from trivium.grammar.dialects import Reasoning, dialect_of
 from trivium.tokens.conversation import Conversation, ends_inside, normalise_messages
+from trivium.tokens.told_tools import DIALECT, tell_tools
 from trivium.tokens.tool_request import DeclaredTool, WantedCalls, check_choice
 
 
@@ -46,8 +47,10 @@ class ChatRequest:
     """What errors call the field before."""
 
 
-def conversation_of(request: ChatRequest, template: Shows) -> Conversation:
+def conversation_of(request: ChatRequest, template: Shows, dialects: ModelDialects) -> Conversation:
     """Check what the prompt is written from.
+
+    A template that never shows tools is told of them in words, if calls are known to be written as those words ask.
 
     Raises:
         RequestError: A message is refused, fields contradict each other, or the template would not show to the model
@@ -55,19 +58,22 @@ def conversation_of(request: ChatRequest, template: Shows) -> Conversation:
     """
     check_choice(request.tools, request.calls)
     variables = dict(request.variables)
-    if request.tools and not template.uses("tools"):
-        raise _never_shown("tools")
+    is_told = bool(request.tools) and not template.uses("tools")
+    if is_told and dialects.tools != DIALECT:
+        raise _never_shown("tools", f", or they are told in words with --tool-call-parser {DIALECT}")
     if request.documents:
         if not template.uses("documents"):
-            raise _never_shown("documents")
+            raise _never_shown("documents", "")
         if "documents" in variables:
             raise InvalidParameterError(
                 "documents and chat_template_kwargs.documents contradict each other", param="documents"
             )
         variables["documents"] = request.documents
+    messages = normalise_messages(request.messages, request.where)
+    tools = [each.shown for each in request.tools]
     return Conversation(
-        messages=normalise_messages(request.messages, request.where),
-        tools=[each.shown for each in request.tools],
+        messages=tell_tools(messages, tools) if is_told else messages,
+        tools=() if is_told else tools,
         add_generation_prompt=request.add_generation_prompt,
         continue_final_message=request.continue_final_message,
         variables=variables,
@@ -137,9 +143,9 @@ def _starts_in_reasoning(name: str, conversation: Conversation, prompt: str) -> 
     return marks is not None and ends_inside(prompt, conversation, marks.begin, marks.end)
 
 
-def _never_shown(field: str) -> UnsupportedFeatureError:
+def _never_shown(field: str, way_out: str) -> UnsupportedFeatureError:
     return UnsupportedFeatureError(
         f"{field} is not supported: the chat template of this model never shows them to the model; one that does can "
-        "be given with --chat-template",
+        f"be given with --chat-template{way_out}",
         param=field,
     )

@@ -45,7 +45,7 @@ async def chat_prompt(service: Service, values: Mapping[str, Any]) -> ChatPrompt
             param="messages",
         )
     request = _request(values, template, has_reasoning=service.dialects.reasoning is not None)
-    conversation = conversation_of(request, template)
+    conversation = conversation_of(request, template, service.dialects)
 
     def render() -> str:
         return render_prompt(template, conversation)

@@ -175,6 +175,24 @@ async def test_the_template_gets_tools_and_documents(make_site: MakeSite) -> Non
     assert site.template.variables["tools"] is None
 
 
+async def test_a_template_that_never_shows_tools_is_told_of_them_where_a_dialect_was_named(make_site: MakeSite) -> None:
+    hermes = ModelDialects(tools="hermes")
+    site = open_tools(make_site, CALLS, template=JoiningTemplate(), dialects=hermes, served={"max_model_len": 4096})
+    message, reason = await message_of(site)
+    assert (reason, len(message["tool_calls"])) == ("tool_calls", 2)
+    results = [{"role": "tool", "tool_call_id": call["id"], "content": call["id"]} for call in message["tool_calls"]]
+    system, user = {"role": "system", "content": "be kind"}, {"role": "user", "content": "hi"}
+    await message_of(site, messages=[system, user, message, *results])
+    told, asked, called, answered = site.template.seen
+    assert told["content"].startswith("be kind\n\n")
+    assert '{"name": "get_weather", "description": "Tells the weather.", "parameters"' in told["content"]
+    assert asked == user
+    assert called == {"role": "assistant", "content": CALLS}
+    assert answered["role"] == "user"
+    assert [call["id"] in answered["content"] for call in message["tool_calls"]] == [True, True]
+    assert site.template.variables["tools"] is None
+
+
 NAMED = {"type": "function", "function": {"name": "get_time"}}
 
 
@@ -244,7 +262,8 @@ async def test_contradictions_are_refused_by_name(
 @pytest.mark.parametrize(
     ("template", "dialects", "fields", "told"),
     [
-        (JoiningTemplate(), QWEN, {"tools": [WEATHER]}, "--chat-template"),
+        (JoiningTemplate(), ModelDialects(), {"tools": [WEATHER]}, "--chat-template"),
+        (JoiningTemplate(), ModelDialects(tools="mistral"), {"tools": [WEATHER]}, "--tool-call-parser hermes"),
         (JoiningTemplate(uses=["tools"]), ModelDialects(), {"tools": [WEATHER]}, "--tool-call-parser"),
         (JoiningTemplate(), QWEN, {"documents": [{"text": "a"}]}, "--chat-template"),
         (JoiningTemplate(), ModelDialects(), {"reasoning_effort": "high"}, "--reasoning-parser"),
