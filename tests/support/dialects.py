@@ -69,7 +69,8 @@ def _piece(piece: Piece, call: Call, index: int) -> str:
 def _parameter(piece: Parameters, key: str, value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     line = "\n" if piece.frames_with_lines else ""
-    return f"{piece.key_begin}{key}{piece.key_end}{piece.value_begin}{line}{text}{line}{piece.value_end}\n"
+    kind = f"{piece.kind_mark}{str(isinstance(value, str)).lower()}" if piece.kind_mark else ""
+    return f"{piece.key_begin}{key}{kind}{piece.key_end}{piece.value_begin}{line}{text}{line}{piece.value_end}\n"
 
 
 def literal(piece: Literals, value: Any) -> str:

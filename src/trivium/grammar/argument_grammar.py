@@ -94,8 +94,11 @@ class ArgumentGrammar:
             if piece.key_end in name or "\n" in name:
                 raise _refused(tool, f"the name '{name}' cannot be written in this dialect")
             line = "\n" if piece.frames_with_lines else ""
-            begin = self._rules.written(f"{piece.key_begin}{name}{piece.key_end}{piece.value_begin}{line}")
-            value = self._value_between_marks(piece, tool, _Argument(name, schema, is_required), types.get(name))
+            known = types.get(name)
+            is_text = "true" if known is None or "string" in known else "false"
+            key = f"{name}{piece.kind_mark}{is_text}" if piece.kind_mark else name
+            begin = self._rules.written(f"{piece.key_begin}{key}{piece.key_end}{piece.value_begin}{line}")
+            value = self._value_between_marks(piece, tool, _Argument(name, schema, is_required), known)
             one = self._rules.named("parameter", f'{begin} {value} "\\n"')
             written.append(one if is_required else f"{one}?")
         return self._rules.joined(*written)

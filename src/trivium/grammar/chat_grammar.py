@@ -80,7 +80,8 @@ class _ChatGrammar:
         if reasoning is None:
             return body
         gap = self._rules.written("\n\n") if self._content is not None else r"/\n{0,2}/"
-        span = f"{self._rules.until(reasoning.end)} {gap}"
+        calls = self._called.call_marks() if reasoning.ends_at_calls else []
+        span = f"{self._rules.until(reasoning.end, excludes=calls)} {gap}"
         if self._chat.starts_in_reasoning:
             return f"{span} {body}"
         begin = self._rules.written(reasoning.begin)
@@ -113,7 +114,7 @@ class _ChatGrammar:
 
     def _begins(self) -> list[str]:
         """Return the texts that free text must not hold."""
-        marks = [form.mark for form in self._called.calls if form.mark is not None]
+        marks = self._called.call_marks()
         reasoning = self._spoken.reasoning
         return marks if reasoning is None else [*marks, reasoning.begin]
 

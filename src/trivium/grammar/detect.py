@@ -76,6 +76,8 @@ _CALL_MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("openai", ("<|channel|>", "commentary")),
     ("functiongemma", ("<start_function_call>",)),
     ("kimi_k2", ("<|tool_calls_section_begin|>",)),
+    ("deepseek_v32", ("DSML", "function_calls")),
+    ("deepseek_v4", ("DSML", "tool_calls>")),
     ("deepseek_v3", ("tool▁calls▁begin", "```json")),
     ("deepseek_v31", ("tool▁calls▁begin",)),
     ("glm45", ("<tool_call>", "<arg_key>")),

@@ -53,6 +53,8 @@ class Reasoning:
     end: str
     is_open: bool = False
     """Whether the model reasons from the first letter on, whether or not it writes `begin`."""
+    ends_at_calls: bool = False
+    """Whether the mark of a call ends it as well, because the model leaves out `end` there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,18 +93,23 @@ class Dialect:
         """Whether it says how calls are written."""
         return bool(self.calls) or self.channels is not None
 
-    def reasoning_marks(self) -> tuple[str, str, bool]:
-        """Return what begins reasoning, what ends it, and whether it may be open without its beginning.
+    def span(self) -> Reasoning:
+        """Return how a span of reasoning is marked.
 
         Raises:
             InternalError: The dialect has no reasoning.
         """
         if self.channels is not None:
             channels = self.channels
-            return f"{channels.begin[-1]}{channels.reasoning}{channels.message}", channels.ends[0], False
+            begin = f"{channels.begin[-1]}{channels.reasoning}{channels.message}"
+            return Reasoning(begin=begin, end=channels.ends[0])
         if self.reasoning is None:
             raise InternalError("the dialect has no reasoning")
-        return self.reasoning.begin, self.reasoning.end, self.reasoning.is_open
+        return self.reasoning
+
+    def call_marks(self) -> list[str]:
+        """Return the marks by which calls are known."""
+        return [form.mark for form in self.calls if form.mark is not None]
 
     def marks(self) -> Iterator[str]:
         """Yield every mark; those that are special tokens must be read."""
@@ -172,6 +179,21 @@ def _deepseek(*inner: Piece, between: Pieces) -> Dialect:
     )
 
 
+def _dsml(section: str) -> Dialect:
+    parameters = Parameters('<｜DSML｜parameter name="', '">', "</｜DSML｜parameter>", kind_mark='" string="')
+    invoke: Pieces = (
+        Mark('<｜DSML｜invoke name="'),
+        Name(),
+        Mark('">'),
+        LINE,
+        parameters,
+        Mark("</｜DSML｜invoke>"),
+        LINE,
+    )
+    form = Form(begin=(Mark(f"<｜DSML｜{section}>"), LINE), call=invoke, end=(Mark(f"</｜DSML｜{section}>"),))
+    return Dialect(calls=(form,), reasoning=Reasoning(begin="<think>", end="</think>"))
+
+
 _HARMONY = Dialect(
     channels=Channels(
         begin=("<|start|>", "<|channel|>"),
@@ -230,7 +252,7 @@ DIALECTS: Mapping[str, Dialect] = {
                 end=(Mark("<|tool_calls_section_end|>"),),
             ),
         ),
-        reasoning=Reasoning(begin="<think>", end="</think>"),
+        reasoning=Reasoning(begin="<think>", end="</think>", ends_at_calls=True),
     ),
     "mistral": Dialect(
         calls=(
@@ -241,6 +263,8 @@ DIALECTS: Mapping[str, Dialect] = {
     ),
     "openai": _HARMONY,
     # ── a name, then arguments between marks ──────────────────────────────────────────────────
+    "deepseek_v32": _dsml("function_calls"),
+    "deepseek_v4": _dsml("tool_calls"),
     "glm45": Dialect(
         calls=(
             _each(

@@ -55,6 +55,8 @@ class Parameters(LetterByLetter):
     value_end: str
     value_begin: str = ""
     """Stands between `key_end` and the value, where there is such a mark; blanks may stand before it."""
+    kind_mark: str = ""
+    """Stands between a key and `true` for a text, `false` for JSON, where the model says which."""
     frames_with_lines: bool = False
     """Whether a line break stands before and behind a value."""
 
@@ -94,10 +96,9 @@ class Parameters(LetterByLetter):
         if not text.endswith(self.key_end):
             is_possible = len(text) < MAX_KEY_LETTERS and letter != "\n"
             return Step(Did.READ, state._replace(text=text)) if is_possible else FAILED
-        key = text.removesuffix(self.key_end)
+        key, known = self._kind_of(text.removesuffix(self.key_end), types)
         if not key:
             return FAILED
-        known = types.get(key)
         following = state._replace(
             phase=_Phase.GAP if self.value_begin else _Phase.VALUE,
             text="",
@@ -109,6 +110,13 @@ class Parameters(LetterByLetter):
         )
         lead = ", " if state.num_values else "{"
         return Step(Did.READ, following, arguments=f'{lead}"{quoted(key)}": {_quote(following)}')
+
+    def _kind_of(self, key: str, types: Types) -> tuple[str, frozenset[str] | None]:
+        """Return a key without what the model says of its value, and the types that the value may have."""
+        name, mark, flag = key.rpartition(self.kind_mark) if self.kind_mark else ("", "", "")
+        if not mark:
+            return key, types.get(key)
+        return name, _TEXT if flag == "true" else None
 
     def _gap(self, state: _State, letter: str) -> Step:
         if not state.text and letter.isspace():

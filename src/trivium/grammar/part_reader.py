@@ -178,17 +178,21 @@ class PartReader:
             held += state.inner
         if state.place is _Place.REASONING:
             return [OutputPart("reasoning", held)] if held else []
+        if state.place is _Place.HEADER:
+            return []  # a message that was cut off before it said anything
         is_answer = held.strip() or state.has_content or not (state.num_calls or state.has_reasoning)
         return [OutputPart("content", held)] if held and is_answer and not state.is_open else []
 
     def _stops(self) -> tuple[StopTexts, StopTexts]:
         begins = [form.mark for form in self._forms if form.mark is not None]
+        calls = list(begins)
         channels = self._channels
         if channels is not None:
             begins += [*channels.begin, *channels.ends]
         if self._reasoning is None:
             return StopTexts(begins), StopTexts(begins)
-        return StopTexts([*begins, self._reasoning.begin]), StopTexts([self._reasoning.begin, self._reasoning.end])
+        ends = [self._reasoning.end, *(calls if self._reasoning.ends_at_calls else ())]
+        return StopTexts([*begins, self._reasoning.begin]), StopTexts([self._reasoning.begin, *ends])
 
     def _is_plain(self, state: PartsState, text: str) -> bool:
         """Return whether a text can be given out as it is, because nothing in it or before it may be anything else."""

@@ -68,14 +68,14 @@ class ReasoningBudget:
         dialect = dialect_of(wanted.reasoning_dialect or "")
         if dialect is None or wanted.max_reasoning_tokens is None:
             raise InternalError("a budget needs a number and the marks of reasoning")
-        begin, end, is_open = dialect.reasoning_marks()
+        span = dialect.span()
         self._tokenizer = tokenizer
-        self._begin = _bytes_of(begin)
-        self._ends = StopTexts([_bytes_of(end)])
-        self._end_ids = tuple(tokenizer.encode(end, add_special_tokens=False))
+        self._begin = _bytes_of(span.begin)
+        self._ends = StopTexts(map(_bytes_of, (span.end, *(dialect.call_marks() if span.ends_at_calls else ()))))
+        self._end_ids = tuple(tokenizer.encode(span.end, add_special_tokens=False))
         self._most = wanted.max_reasoning_tokens
         self._vocab_size = vocab_size
-        is_inside = wanted.starts_in_reasoning or is_open
+        is_inside = wanted.starts_in_reasoning or span.is_open
         self.start = _State(_Phase.INSIDE if is_inside else _Phase.BEFORE)
 
     def forced(self, state: _State) -> tuple[int, ...]:

@@ -40,6 +40,11 @@ CALLS = {
         '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"n": 1}<｜tool▁call▁end｜>'
         "<｜tool▁call▁begin｜>g<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
     ),
+    "deepseek_v32": (
+        '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n'
+        '<｜DSML｜parameter name="n" string="false">1</｜DSML｜parameter>\n'
+        '</｜DSML｜invoke>\n<｜DSML｜invoke name="g">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>'
+    ),
     "kimi_k2": (
         "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
         '{"n": 1}<|tool_call_end|><|tool_call_begin|>functions.g:1<|tool_call_argument_begin|>{}<|tool_call_end|>'
@@ -86,6 +91,7 @@ def test_messages_with_headers() -> None:
     swapped = '<|start|>assistant to=functions.f<|channel|>commentary <|constrain|>json<|message|>{"n": 1}'
     assert say(swapped, "openai") == F
     assert say("<|channel|>final<|message|>Hi.<|return|>", "openai") == [("content", "Hi.")]
+    assert say("<|channel|>final<|mess", "openai") == []
 
 
 @pytest.mark.parametrize(
@@ -109,6 +115,12 @@ def test_messages_with_headers() -> None:
 )
 def test_reasoning_of_a_dialect(name: str, text: str, parts: list[tuple[str, str]]) -> None:
     assert say(text, None, name) == parts
+
+
+def test_a_call_ends_reasoning_where_the_model_leaves_its_end_out() -> None:
+    assert say(f"<think>hm {CALLS['kimi_k2']}", "kimi_k2", "kimi_k2") == [("reasoning", "hm"), *F, *G]
+    text = f"<think>hm {CALLS['hermes']}"
+    assert say(text, "hermes", "qwen3") == [("reasoning", text.removeprefix("<think>"))]
 
 
 def test_a_prompt_that_opened_reasoning() -> None:
@@ -170,6 +182,15 @@ HELD = '<tool_call>{"name": "f", "arguments": {"n": 1}}'
 )
 def test_what_is_odd(name: str, text: str, parts: list[tuple[str, str]]) -> None:
     assert say(text, name) == parts
+
+
+def test_a_value_is_what_the_model_says_it_is() -> None:
+    said = [
+        f'<｜DSML｜parameter name="{name}" string="{kind}">{value}</｜DSML｜parameter>'
+        for name, kind, value in (("n", "true", "1"), ("city", "false", "[2]"), ("items", "true", "[3]"))
+    ]
+    text = f'<｜DSML｜tool_calls><｜DSML｜invoke name="f">{"".join(said)}</｜DSML｜invoke></｜DSML｜tool_calls>'
+    assert say(text, "deepseek_v4") == call("f", '{"n": "1", "city": [2], "items": "[3]"}')
 
 
 def test_no_calls_are_read_where_none_are_wanted() -> None:
