@@ -249,8 +249,8 @@ def test_b10_degenerate_shapes_are_what_they_say(server: TinyServer) -> None:
 
 
 SOME = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
-REFUSED = {"uniqueItems": True, "contains": {"const": 1}, "propertyNames": {"maxLength": 3}, "not": {"const": 1},
-           "if": {"const": 1}, "dependentRequired": {"a": ["b"]}}  # fmt: skip
+REFUSED = {"uniqueItems": True, "contains": {"const": 1}, "propertyNames": {"maxLength": 3, "pattern": "a"},
+           "not": {"const": 1}, "if": {"const": 1}, "dependentRequired": {"a": ["b"]}}  # fmt: skip
 
 
 @pytest.mark.parametrize("keyword", sorted(REFUSED))
@@ -269,6 +269,7 @@ def test_b11_keywords_that_cannot_be_enforced_are_refused_by_name_and_pointer(se
         {"type": "integer", "multipleOf": 7, "minimum": 0, "maximum": 1000},
         {"type": "object", "patternProperties": {"^x[0-9]$": {"type": "boolean"}}, "additionalProperties": False,
          "maxProperties": 4},
+        {"type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"type": "boolean"}},
     ],
 )  # fmt: skip
 def test_b11_keywords_that_can_be_are(server: TinyServer, schema: Any) -> None:
