@@ -120,7 +120,7 @@ def output_of(
         tools=tuple(each.tool for each in request.tools),
         tool_choice=request.calls.mode,
         allowed_tools=request.calls.allowed,
-        parallel_tool_calls=request.parallel_tool_calls,
+        parallel_tool_calls=request.parallel_tool_calls and not request.calls.is_single,
         max_reasoning_tokens=budget,
     )
     output.validate()

@@ -41,6 +41,8 @@ class WantedCalls:
     mode: ToolChoice = "auto"
     allowed: tuple[str, ...] | None = None
     """Names of the tools that may be called; `None`: all."""
+    is_single: bool = False
+    """Whether there is one call and no other, as where a function is named."""
 
 
 def read_tools(value: object, where: str = "tools") -> tuple[DeclaredTool, ...]:
@@ -68,7 +70,7 @@ def read_tool_choice(value: object, where: str = "tool_choice") -> WantedCalls:
     kind = value.get("type") if isinstance(value, Mapping) else None
     if isinstance(value, Mapping) and kind == "function":
         _check_keys(where, value, {"type", "function"})
-        return WantedCalls("required", (_name_of(where, value),))
+        return WantedCalls("required", (_name_of(where, value),), is_single=True)
     if isinstance(value, Mapping) and kind == "allowed_tools":
         _check_keys(where, value, {"type", "allowed_tools"})
         return _read_allowed(f"{where}.allowed_tools", value.get("allowed_tools"))

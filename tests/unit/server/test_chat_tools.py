@@ -220,6 +220,14 @@ async def test_the_choice_of_calls_reaches_the_engine(
     assert (output.tool_dialect, output.reasoning_dialect) == ("hermes", "qwen3")
 
 
+async def test_a_named_function_is_called_once(make_site: MakeSite) -> None:
+    site = open_tools(make_site)
+    await site.chat(tools=[WEATHER, CLOCK], tool_choice=NAMED)
+    assert not output_of(site).parallel_tool_calls
+    await site.chat(tools=[WEATHER, CLOCK], tool_choice="required")
+    assert output_of(site).parallel_tool_calls
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tool_choice": {}}, "tool_choice"),
     ({"tool_choice": "banana"}, "tool_choice"),

@@ -83,7 +83,7 @@ def test_other_types_than_functions_are_unsupported() -> None:
         ("none", WantedCalls("none")),
         ("auto", WantedCalls("auto")),
         ("required", WantedCalls("required")),
-        (named("f"), WantedCalls("required", ("f",))),
+        (named("f"), WantedCalls("required", ("f",), is_single=True)),
         (
             {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [named("f"), named("g"), named("f")]}},
             WantedCalls("auto", ("f", "g")),
