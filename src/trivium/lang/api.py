@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
-from trivium.base.errors import InvalidParameterError, UnsupportedFeatureError
+from trivium.base.errors import InvalidParameterError
 from trivium.lang.choices import ChoicesSamplingMethod, method_of, token_length_normalized
 from trivium.lang.expressions import Expr, Gen, RoleBegin, RoleEnd, Select, Sum, ToolCall, as_expr, leaves
 from trivium.lang.forms import form_of
 from trivium.lang.function import SglFunction
+from trivium.lang.reasoning import separate
 from trivium.lang.sampling import Sampling
 
 _GREEDY = 1e-5
@@ -321,12 +322,21 @@ def assistant_end() -> Expr:
 
 
 def separate_reasoning(expr: Expr | None = None, model_type: str | None = None) -> Expr:
-    """Refuse: reasoning is not split off in programs yet.
+    """Keep the reasoning of a `gen` apart: NAME holds the answer, NAME_reasoning_content the reasoning.
+
+    The state's text goes on with the answer alone.
+
+    Args:
+        expr: A `gen`, or a sum that has some.
+        model_type: How the model marks its reasoning: a dialect's name, as `--reasoning-parser` takes it, or SGLang's.
 
     Raises:
-        UnsupportedFeatureError: Always.
+        InvalidParameterError: There is no `gen`.
+        UnsupportedFeatureError: There is no such dialect.
     """
-    raise UnsupportedFeatureError("separate_reasoning is not supported yet", param="separate_reasoning")
+    if expr is None or model_type is None:
+        raise InvalidParameterError("separate_reasoning needs expr and model_type", param="separate_reasoning")
+    return separate(expr, model_type)
 
 
 def _message(role: str, expr: Expr | str | None) -> Expr:

@@ -73,6 +73,8 @@ class Gen(Expr):
     name: str | None
     sampling: Sampling
     form: Form | None = None
+    reasoning: str | None = None
+    """Dialect by which reasoning is kept apart, in a variable of its own."""
     timeout_s: float | None = None
     """Seconds that it may take, waits for the engine included."""
 

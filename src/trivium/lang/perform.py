@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trivium.base.errors import InternalError, InvalidParameterError, ensure
@@ -14,6 +15,7 @@ from trivium.lang import expressions as nodes
 from trivium.lang.choices import TokenLogprob, mean_logprob
 from trivium.lang.meta import answer_meta, delta_meta, scored
 from trivium.lang.promises import following, settle
+from trivium.lang.reasoning import content_of, output_of, reasoning_of
 from trivium.lang.tools import call_tool, find_tool
 
 if TYPE_CHECKING:
@@ -45,17 +47,21 @@ async def _gen(strand: Strand, expr: nodes.Gen, variable: Variable | None) -> No
     params = sampling.params(None if form is None else form.constraint, () if form is None else form.stop)
     _before_model(strand)
     prompt = strand.transcript.prompt_ids()
+    if expr.reasoning is not None:
+        params = replace(params, chat_output=output_of(expr.reasoning, strand.transcript.text))
     output = await _answer(strand, prompt, params, variable)
-    first = output.outputs[0]
-    strand.transcript.take_answer(prompt, first.token_ids, first.text)
-    strand.roles.wrote(first.text)
+    texts = [content_of(answer.text, answer.parts) for answer in output.outputs]
+    is_whole = output.outputs[0].text == texts[0]
+    strand.transcript.take_answer(prompt, output.outputs[0].token_ids if is_whole else (), texts[0])
+    strand.roles.wrote(texts[0])
     if variable is not None:
+        thoughts = [reasoning_of(answer.parts) for answer in output.outputs]
         with_text = bool(sampling.return_text_in_logprobs)
         metas = [answer_meta(output, answer, strand.transcript.codec, with_text=with_text) for answer in output.outputs]
-        if len(output.outputs) == 1:
-            variable.resolve(first.text, metas[0])
-        else:
-            variable.resolve([answer.text for answer in output.outputs], {"choices": metas})
+        is_list = len(texts) > 1
+        if variable.beside is not None:
+            variable.beside.resolve(thoughts if is_list else thoughts[0])
+        variable.resolve(texts if is_list else texts[0], {"choices": metas} if is_list else metas[0])
 
 
 async def _answer(
@@ -72,11 +78,12 @@ async def _answer(
     async with aclosing(strand.program.backend.submit(prompt, params)) as deltas:
         async for news in deltas:
             answers.add(news)
-            if news.choice == 0 and news.text and is_told:
+            text = content_of(news.text, news.parts)
+            if news.choice == 0 and text and is_told:
                 meta = delta_meta(news, answers.output.outputs[0])
-                strand.write(news.text, meta)
+                strand.write(text, meta)
                 if variable is not None:
-                    variable.feed.add(news.text, meta)
+                    variable.feed.add(text, meta)
     output = answers.result()
     if output.error is not None:
         raise InternalError(output.error)

@@ -123,7 +123,7 @@ class Feed:
 class Variable:
     """A value that was promised under a name."""
 
-    __slots__ = ("feed", "future", "meta", "name", "parse")
+    __slots__ = ("beside", "feed", "future", "meta", "name", "parse")
 
     def __init__(self, name: str, parse: Callable[[str], Any] | None = None) -> None:
         self.name = name
@@ -133,6 +133,8 @@ class Variable:
         self.feed = Feed()
         """Its text, as it comes."""
         self.meta: dict[str, Any] = {}
+        self.beside: Variable | None = None
+        """One that ends with this one: the reasoning of an answer."""
 
     def resolve(self, value: Any, meta: dict[str, Any] | None = None) -> None:
         """Give it its value, once."""
@@ -146,3 +148,5 @@ class Variable:
         if not self.future.done():
             settle(self.future, error=error)
             self.feed.close(error)
+        if self.beside is not None:
+            self.beside.fail(error)

@@ -168,6 +168,9 @@ class Strand:
         form = getattr(expr, "form", None)
         variable = Variable(expr.variable, None if form is None else form.parse)
         self.declare(variable)
+        if getattr(expr, "reasoning", None) is not None:
+            variable.beside = Variable(f"{expr.variable}_reasoning_content")
+            self.declare(variable.beside)
         return variable
 
     def _take(self, task: _Task) -> None:

@@ -145,6 +145,8 @@ def test_typed_words_are_gens_of_a_type() -> None:
         lambda: sgl.select(choices=["a"], temperature=0.5),
         lambda: sgl.select(choices=["a"], choices_method="best"),
         lambda: sgl.tool("f", [1]),
+        lambda: sgl.separate_reasoning(sgl.select(choices=["a"]), model_type="qwen3"),
+        lambda: sgl.separate_reasoning(sgl.gen("x")),
         lambda: sgl.function(lambda x: None),
         lambda: sgl.function(lambda s: None, num_api_spec_tokens=0),
         lambda: capital.bind(nothing=1),
@@ -165,7 +167,7 @@ def test_bad_values_are_refused_where_they_are_written(make: Any) -> None:
         lambda: sgl.OpenAI("gpt"),
         lambda: sgl.RuntimeEndpoint("http://x"),
         lambda: sgl.set_default_backend("http://127.0.0.1:8000"),
-        lambda: sgl.separate_reasoning(sgl.gen("x"), model_type="qwen3"),
+        lambda: sgl.separate_reasoning(sgl.gen("x"), model_type="hermes"),
         capital.trace,
     ],
 )
@@ -297,6 +299,31 @@ def test_a_tool_runs_in_its_turn_and_its_result_is_a_variable() -> None:
     state = ask.run(backend=ScriptedBackend(["Rome"], score=lambda before, letter: -1.0 if letter in "Tiber" else -2.0))
     assert (state["river"], state["number"], seen) == ("Tiber", 3, ["Rome"])
     assert state.text() == "RomeIts river: Tiber"
+
+
+@pytest.mark.parametrize("model_type", ["qwen3", "deepseek-r1", "deepseek_r1"])
+def test_reasoning_is_kept_apart(model_type: str) -> None:
+    begun = "" if model_type != "qwen3" else "<think>"
+
+    @sgl.function
+    def think(s: Any) -> None:
+        s += sgl.user("sum?")
+        s += sgl.assistant(sgl.separate_reasoning(sgl.gen("x") + "!", model_type=model_type))
+
+    state = think.run(backend=ScriptedBackend([begun + "one and one</think>two"]))
+    assert (state["x"], state["x_reasoning_content"]) == ("two", "one and one")
+    assert state.text() == "[user]sum?\n[assistant]two!\n"
+    assert "".join(state.text_iter("x")) == "two"
+    assert state.messages()[-1] == {"role": "assistant", "content": "two!"}
+
+
+def test_a_gen_that_fails_loses_its_reasoning_too() -> None:
+    @sgl.function
+    def think(s: Any) -> None:
+        s += sgl.separate_reasoning(sgl.gen("x"), model_type="qwen3")
+
+    with pytest.raises(ProgramError, match="gen 'x' failed"):
+        _ = think.run(backend=ScriptedBackend())["x_reasoning_content"]
 
 
 def test_a_batch_keeps_the_order_of_its_items() -> None:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from trivium.base.errors import InvalidParameterError
 from trivium.base.ids import TokenId
+from trivium.config.chat_output import ChatOutput
 
 if TYPE_CHECKING:
     from trivium.config.sampling import SamplingParams
     from trivium.engine.messages import Delta
+    from trivium.grammar.part_reader import PartReader, PartsState
     from trivium.lang.transcript import Codec
     from trivium.sampling.batch import TokenLogprobs
 
@@ -103,9 +105,13 @@ class ScriptedBackend:
         from trivium.engine.messages import Delta  # noqa: PLC0415  (start-up time)
 
         text, reason, stop = self._cut(prompt, params)
+        reader, place = (None, None) if params.chat_output is None else _reading(params)
         scores = None if params.prompt_logprobs is None else self._scored(prompt, params.prompt_logprob_start)
         for idx, letter in enumerate(text):
             await asyncio.sleep(self._delay_s)
+            parts = None
+            if reader is not None and place is not None:
+                place, parts = reader.read(place, letter)
             row = [] if params.logprobs is None else [self._entry(prompt + text[:idx], letter)]
             yield Delta(
                 request_id="scripted",
@@ -113,6 +119,7 @@ class ScriptedBackend:
                 first_token=idx,
                 token_ids=[ord(letter)],
                 text=letter,
+                parts=parts,
                 logprobs=row or None,
             )
         await asyncio.sleep(self._delay_s)
@@ -122,6 +129,7 @@ class ScriptedBackend:
             first_token=len(text),
             token_ids=[],
             text="",
+            parts=None if reader is None or place is None else reader.finish(place),
             prompt_logprobs=scores if choice == 0 else None,
             finish_reason=reason,
             stop_reason=stop,
@@ -147,6 +155,13 @@ class ScriptedBackend:
         from trivium.sampling.batch import TokenLogprobs  # noqa: PLC0415  (start-up time)
 
         return TokenLogprobs(TokenId(ord(letter)), self._score(before, letter), 1, (), ())
+
+
+def _reading(params: SamplingParams) -> tuple[PartReader, PartsState]:
+    from trivium.grammar.part_reader import PartReader  # noqa: PLC0415  (start-up time)
+
+    reader = PartReader(params.chat_output or ChatOutput())
+    return reader, reader.start
 
 
 def _in_order(answers: Sequence[str]) -> Answer:
