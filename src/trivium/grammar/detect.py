@@ -47,10 +47,14 @@ def choose_dialects(sources: Iterable[str], *, tool_call_parser: str, reasoning_
 
 def detect(source: str) -> ModelDialects:
     """Find the dialects of a template's text; `None` where it has the marks of none."""
-    return ModelDialects(
-        tools=next((name for name, marks in _CALL_MARKS if all(mark in source for mark in marks)), None),
-        reasoning=next((name for name, marks in _REASONING_MARKS if all(mark in source for mark in marks)), None),
-    )
+    tools = _first(_CALL_MARKS, source)
+    own = None if tools is None else DIALECTS[tools].reasoning
+    is_own = own is not None and own.end in source  # the row of its calls knows the model best
+    return ModelDialects(tools=tools, reasoning=tools if is_own else _first(_REASONING_MARKS, source))
+
+
+def _first(table: tuple[tuple[str, tuple[str, ...]], ...], source: str) -> str | None:
+    return next((name for name, marks in table if all(mark in source for mark in marks)), None)
 
 
 def _chosen(option: str, given: str, found: str | None) -> str | None:

@@ -13,15 +13,18 @@ SPOKEN = [
     ("<|im_start|><tool_call>\n", "hermes", None),
     ("<tool_call> '</think>' in content", "hermes", "qwen3"),
     ("<tool_call><function=f><parameter=a>", "qwen3_coder", None),
-    ("<think><tool_call>f<arg_key>a</arg_key></think>", "glm45", "qwen3"),
+    ("<think><tool_call>f<arg_key>a</arg_key></think>", "glm45", "glm45"),
     ("[AVAILABLE_TOOLS][TOOL_CALLS]", "mistral", None),
     ("[THINK][TOOL_CALLS]f[ARGS]", "mistral", "mistral"),
     ("<｜tool▁calls▁begin｜>function<｜tool▁sep｜>f\n```json", "deepseek_v3", None),  # noqa: RUF001
-    ("<｜tool▁calls▁begin｜>f<｜tool▁sep｜></think>", "deepseek_v31", "qwen3"),  # noqa: RUF001
+    ("<｜tool▁calls▁begin｜>f<｜tool▁sep｜></think>", "deepseek_v31", "deepseek_v31"),  # noqa: RUF001
     ("<|start_header_id|>assistant '\"parameters\": '", "llama3_json", None),
     ("<|start_header_id|>[func_name1(params_name1=1)] '\"parameters\"'", "pythonic", None),
     ("<|channel|>analysis<|message|><|channel|>commentary", "openai", "openai"),
     ("<|tool_calls_section_begin|>", "kimi_k2", None),
+    ("<|tool_calls_section_begin|>{{ m.split('</think>') }}", "kimi_k2", "kimi_k2"),
+    ("<｜DSML｜function_calls>", "deepseek_v32", None),  # noqa: RUF001
+    ("<｜DSML｜tool_calls></think>", "deepseek_v4", "deepseek_v4"),  # noqa: RUF001
     ("<start_function_call>call:f{}<end_function_call>", "functiongemma", None),
     ("<minimax:tool_call><think>", "minimax_m2", "minimax_m2"),
     ("<seed:tool_call><function=f><seed:think>", "seed_oss", "seed_oss"),
