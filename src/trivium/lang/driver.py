@@ -7,13 +7,11 @@ import atexit
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 from trivium.base.errors import InvalidParameterError
 
-MAX_TOOL_THREADS = 64
-"""Calls of the author's tools that run at a time."""
 _STOP_S = 5.0
 
 
@@ -24,7 +22,6 @@ class Driver:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._tools: ThreadPoolExecutor | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, make: Callable[[], Coroutine[Any, Any, None]], told: Callable[[asyncio.Task[None]], None]) -> None:
@@ -42,12 +39,9 @@ class Driver:
         """Run an action in the driver's thread, soon."""
         self._begun().call_soon_threadsafe(action)
 
-    @property
-    def tool_threads(self) -> ThreadPoolExecutor:
-        """Where the author's functions are called."""
-        with self._lock:
-            self._tools = self._tools or ThreadPoolExecutor(MAX_TOOL_THREADS, "trivium-tool")
-            return self._tools
+    def submit(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
+        """Run a coroutine in the driver's thread, and return what it returns."""
+        return asyncio.run_coroutine_threadsafe(work, self._begun())
 
     def refuse_to_wait(self) -> None:
         """Say that a coroutine in this thread must not wait as threads do: everything would.

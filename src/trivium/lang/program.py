@@ -26,7 +26,8 @@ class Program:
     timeout_s: float | None = None
     is_lazy: bool = True
     """Whether appending returns before the work is done."""
-    strands: list[Strand] = field(default_factory=list)
+    strands: dict[Strand, None] = field(default_factory=dict)
+    """Those that are not over, in the order of their making."""
     _began_s: float = field(default_factory=time.monotonic)
 
     def left_s(self) -> float | None:

@@ -13,7 +13,7 @@ from trivium.lang.driver import driver
 from trivium.lang.expressions import Expr, as_expr, author_line
 from trivium.lang.promises import Variable, following
 from trivium.lang.strand import Strand
-from trivium.lang.tools import called_by
+from trivium.lang.tools import called_by, waiting
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -284,9 +284,11 @@ class ProgramState:
         if called_by.get() is self._strand and not future.done():
             line = author_line()
             raise ProgramError(f"{line}: a tool waits for what comes after itself", line=line)
-        if not future.done():
-            driver.refuse_to_wait()
-        return future.result()
+        if future.done():
+            return future.result()
+        driver.refuse_to_wait()
+        with waiting():
+            return future.result()
 
 
 class ProgramStateGroup:

@@ -17,7 +17,6 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -72,7 +71,7 @@ class Strand:
         self._is_driven = False
         self._is_ended = False
         self._running: asyncio.Task[None] | None = None
-        program.strands.append(self)
+        program.strands[self] = None
 
     # -- from any thread
 
@@ -151,8 +150,7 @@ class Strand:
         self.feed.add(text, meta)
 
     def _close(self, error: ProgramError | None = None) -> None:
-        with suppress(ValueError):
-            self.program.strands.remove(self)
+        self.program.strands.pop(self, None)
         for _, variable in tuple(self.scopes.values()):
             variable.fail(error or ProgramError(f"the scope '{variable.name}' was never ended", line="the program"))
         self.feed.close(error)

@@ -244,6 +244,37 @@ def test_a_coroutine_tool_may_not_block() -> None:
     state.cancel()
 
 
+def test_tools_that_wait_for_tools_leave_them_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trivium.lang.tools.MAX_TOOLS", 2)
+    monkeypatch.setattr("trivium.lang.tools._room", [])
+
+    def inner() -> int:
+        return 1
+
+    def outer() -> int:
+        state = run(lambda s: s.append(sgl.tool(inner)))
+        found: int = state["inner"]
+        return found
+
+    def program(s: Any) -> None:
+        forks = s.fork(8)
+        forks += sgl.tool(outer)
+        forks.join()
+
+    assert within_limit(lambda: run(program)["outer"]) == [1] * 8
+
+
+def test_tools_that_never_return_do_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trivium.lang.tools.MAX_TOOLS", 2)
+    monkeypatch.setattr("trivium.lang.tools._room", [])
+    released = threading.Event()
+    for _ in range(3):
+        state = run(lambda s: s.append(sgl.tool(released.wait, into="x", timeout=0.02)))
+        assert_lost(lambda state=state: state["x"], "it took longer than")  # type: ignore[misc]
+    assert within_limit(lambda: run(lambda s: s.append(sgl.tool(lambda: 1, into="y")))["y"]) == 1
+    released.set()
+
+
 def test_roles_do_not_nest_and_end_in_order() -> None:
     state = run(lambda s: s.append(sgl.user(sgl.assistant("x"))))
     assert_lost(state.text, "assistant begins inside user")
