@@ -27,6 +27,7 @@ from hypothesis.stateful import (
 from support.tiny_engine import run_alone, tiny_loop
 from trivium.api import Answers, RequestOutput
 from trivium.base.errors import CapacityError
+from trivium.config.chat_output import ChatOutput, Tool
 from trivium.config.sampling import SamplingParams
 from trivium.config.structured import StructuredOutputs
 from trivium.engine.loop import EngineLoop
@@ -55,6 +56,26 @@ CONSTRAINTS = (
 )
 """Some force many tokens, which the crowded engine takes without drawing them, and the other one draws."""
 
+QUALITY = {"type": "object", "properties": {"of it": {"enum": ["is known", 1]}}, "required": ["of it"]}
+CALLS = ChatOutput(tool_dialect="hermes", tools=(Tool(name="Q", parameters=QUALITY, strict=True), Tool(name="key")))
+THINKS = ChatOutput(reasoning_dialect="qwen3", starts_in_reasoning=True, max_reasoning_tokens=3)
+CHATS = (
+    CALLS,
+    THINKS,
+    replace(CALLS, tool_choice="required", parallel_tool_calls=False),
+    replace(CALLS, tool_choice="required", reasoning_dialect="qwen3", starts_in_reasoning=True, max_reasoning_tokens=4),
+)
+
+
+def without_contradictions(chosen: SamplingParams) -> SamplingParams:
+    """Leave out what may not stand beside other fields."""
+    wanted, chat = chosen.structured_outputs, chosen.chat_output
+    if chosen.logprobs is chosen.prompt_logprobs is None:
+        chosen = replace(chosen, logprobs_mode=None)
+    is_tag = wanted is not None and wanted.kind == "structural_tag"
+    return replace(chosen, chat_output=None) if is_tag and chat is not None and chat.limits_calls else chosen
+
+
 params = st.builds(
     SamplingParams,
     n=st.sampled_from([1, 1, 1, 2]),
@@ -73,12 +94,11 @@ params = st.builds(
     stop_token_ids=st.sampled_from([(), (), (ord("k") + 3, ord("!") + 3)]),
     ignore_eos=st.booleans(),
     structured_outputs=st.sampled_from([None, None, *CONSTRAINTS]),
+    chat_output=st.sampled_from([None, None, None, *CHATS]),
     logprobs=st.sampled_from([None, 0, 2]),
     prompt_logprobs=st.sampled_from([None, None, 1]),
     logprobs_mode=st.sampled_from(["raw", "processed"]),
-).map(
-    lambda chosen: replace(chosen, logprobs_mode=None) if chosen.logprobs is chosen.prompt_logprobs is None else chosen
-)
+).map(without_contradictions)
 prompts = st.builds(
     lambda shared, own: (*SHARED[:shared], *own),
     st.integers(0, len(SHARED)),
@@ -174,7 +194,7 @@ class CrowdedEngine(RuleBasedStateMachine):
         assert output.error is None
         for ours, theirs in zip(output.outputs, alone.outputs, strict=True):
             assert ours.token_ids == theirs.token_ids, name
-            assert ours.text == theirs.text
+            assert (ours.text, ours.parts) == (theirs.text, theirs.parts)
             assert ours.logprobs == theirs.logprobs
             assert (ours.finish_reason, ours.stop_reason) == (theirs.finish_reason, theirs.stop_reason)
         assert output.prompt_logprobs == alone.prompt_logprobs

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
 from support.tiny_model import write_tiny_model
-from trivium.api import Answers, RequestOutput
+from trivium.api import Answers, CompletionOutput, RequestOutput
 from trivium.assembly import build_engine
 from trivium.config.resolve import options_from
 from trivium.config.sampling import SamplingParams
@@ -47,3 +48,8 @@ def run_alone(loop: EngineLoop, prompt_ids: Sequence[int], params: SamplingParam
         for news in loop.step():
             answers.add(news)
     return answers.output
+
+
+def without_ids(outputs: Sequence[CompletionOutput]) -> list[CompletionOutput]:
+    """Return answers without the ids of their tool calls, which are drawn anew each time."""
+    return [replace(each, tool_calls=[replace(call, id="") for call in each.tool_calls]) for each in outputs]

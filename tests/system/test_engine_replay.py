@@ -18,7 +18,7 @@ import pytest
 
 from support.dying_engine import command
 from support.server_process import smollm2_or_skip
-from support.tiny_engine import deep_model, run_alone, tiny_loop, tiny_model
+from support.tiny_engine import deep_model, run_alone, tiny_loop, tiny_model, without_ids
 from trivium.api import Answers, RequestOutput
 from trivium.assembly import engine_client
 from trivium.assembly.process import pack_options
@@ -29,6 +29,7 @@ from trivium.base.errors import (
     PoisonRequestError,
     TriviumError,
 )
+from trivium.config.chat_output import ChatOutput, Tool
 from trivium.config.resolve import options_from
 from trivium.config.sampling import SamplingParams
 from trivium.config.structured import StructuredOutputs
@@ -40,11 +41,21 @@ SEEDED = replace(GREEDY, temperature=1.0, seed=11)
 SHORT = replace(SEEDED, max_tokens=12)
 PROMPT = [40, 41, 42]
 OPTIONS: dict[str, Any] = {"kv_cache_memory": "64MiB", "threads": 1}
+TOOL = Tool(name="look", parameters={"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]})
+CHAT = ChatOutput(
+    reasoning_dialect="qwen3",
+    starts_in_reasoning=True,
+    max_reasoning_tokens=25,
+    tool_dialect="hermes",
+    tools=(TOOL,),
+    tool_choice="required",
+)
 KINDS: Mapping[str, SamplingParams] = {
     "greedy": GREEDY,
     "seeded": SEEDED,
     "several": replace(SEEDED, n=3),
     "under a grammar": replace(SEEDED, n=2, structured_outputs=StructuredOutputs(regex="[a-p ]{40,60}")),
+    "a chat": replace(SEEDED, n=2, max_tokens=90, chat_output=CHAT),
     "unequal ends": replace(SEEDED, n=6, ignore_eos=False, stop_token_ids=tuple(range(0, 256, 7))),
     "best": replace(SEEDED, n=1, best_of=3),
     "logprobs": replace(SEEDED, logprobs=3),
@@ -79,7 +90,7 @@ def kill(engine: EngineClient, number: int = signal.SIGKILL) -> None:
 
 def assert_same(output: RequestOutput, expected: RequestOutput) -> None:
     assert output.error is None
-    assert output.outputs == expected.outputs
+    assert without_ids(output.outputs) == without_ids(expected.outputs)
     assert output.prompt_logprobs == expected.prompt_logprobs
 
 
