@@ -1,6 +1,7 @@
 """What constraints cost streams, and what jump-forward saves: the engine loop over the native executor.
 
     python -m benchmarks.constrained [--model smollm2] [--streams 16] [--rounds 3] [--tokens 64]
+                                     [--parts steps,throughput,passes]
 
 1. A step: `--streams` answers decode one token a step, under a schema of records and free; median milliseconds.
 2. Tokens per second: as many answers at once, of the tasks in turn, each to its end; and free ones of the same lengths.
@@ -92,11 +93,9 @@ def main() -> None:
     arguments = _parse()
     bench = Bench(arguments.model, arguments.streams)
     for jumps in (True, False):  # compile and cache
-        for _, task in tasks():
-            bench.run([bench.request(task)], jumps=jumps)
-    _steps(bench, arguments)
-    _throughput(bench, arguments)
-    _passes(bench, arguments)
+        bench.run([bench.request(task, max_tokens=1) for _, task in tasks()], jumps=jumps)
+    for name in arguments.parts.split(","):
+        PARTS[name](bench, arguments)
 
 
 def _steps(bench: Bench, arguments: argparse.Namespace) -> None:
@@ -166,12 +165,16 @@ def _compare(
     )
 
 
+PARTS = {"steps": _steps, "throughput": _throughput, "passes": _passes}
+
+
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="What constraints cost streams, and what jump-forward saves.")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--streams", type=int, default=16, help="answers at once")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=64, help="tokens of each answer of the first part")
+    parser.add_argument("--parts", default=",".join(PARTS), help="which of the three, by comma")
     return parser.parse_args()
 
 

@@ -114,17 +114,18 @@ class Vocabulary:
         matcher = llguidance.LLMatcher(self._inner, self._source_of(wanted), log_level=0, limits=self._limits)
         if matcher.is_error():
             raise refusal_of(wanted, plain_reason(matcher.get_error()))
-        grammar = Grammar(matcher, self.mask_words)
         mask = np.empty(self.mask_words, np.uint32)
         try:
-            grammar.start().fill(mask)
+            start = Matcher(matcher, self.mask_words)
+            start.fill(mask)
+            _look_ahead(start)
         except InternalError as error:
             raise refusal_of(wanted, str(error)) from None
         for end_id in self._end_ids:
             mask[end_id // 32] &= ~np.uint32(1 << end_id % 32)
         if not mask.any():
             raise refusal_of(wanted, "only the empty text satisfies it")
-        return grammar
+        return Grammar(matcher, self.mask_words)
 
     def _source_of(self, wanted: Constraint) -> str:
         return (
@@ -162,11 +163,11 @@ class Matcher:
         runs              |------|  |----        a matcher that is taken back into a run is in that run again
     """
 
-    __slots__ = ("_inner", "_mask_words", "_num_read", "_runs", "_settled_at")
+    __slots__ = ("_inner", "_num_read", "_runs", "_settled_at", "mask_words")
 
     def __init__(self, inner: Any, mask_words: int) -> None:
         self._inner = inner
-        self._mask_words = mask_words
+        self.mask_words = mask_words
         self._num_read = 0
         self._runs: list[tuple[int, Sequence[int]]] = []
         """(tokens read before it, its tokens), in the order in which they were settled."""
@@ -207,8 +208,8 @@ class Matcher:
             InternalError: The grammar has grown beyond its limits.
         """
         ensure(
-            mask.shape == (self._mask_words,) and mask.dtype == np.uint32 and mask.flags.c_contiguous,
-            f"a mask is {mask.dtype} {mask.shape}, not uint32 ({self._mask_words},)",
+            mask.shape == (self.mask_words,) and mask.dtype == np.uint32 and mask.flags.c_contiguous,
+            f"a mask is {mask.dtype} {mask.shape}, not uint32 ({self.mask_words},)",
         )
         if run := self.forced():
             mask[:] = 0
@@ -248,9 +249,19 @@ class Matcher:
 
     def fork(self) -> Matcher:
         """Return a matcher at the same place that goes on independently."""
-        twin = Matcher(self._inner.deep_copy(), self._mask_words)
+        twin = Matcher(self._inner.deep_copy(), self.mask_words)
         twin._num_read, twin._runs, twin._settled_at = self._num_read, self._runs.copy(), self._settled_at
         return twin
+
+
+def _look_ahead(start: Matcher) -> None:
+    """Make the mask behind what is forced first, so that no answer makes the library's states for it anew."""
+    run = start.forced()
+    for token_id in run:
+        start.advance(token_id)
+    if run and not start.is_complete:
+        start.fill(np.empty(start.mask_words, np.uint32))
+    start.roll_back(len(run))
 
 
 def _why_no_mask(inner: Any) -> str:
