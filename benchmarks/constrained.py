@@ -74,12 +74,10 @@ class Bench:
         loop, lengths, step_s = self.loops[jumps], [0] * len(requests), []
         for idx, (prompt, params) in enumerate(requests):
             loop.submit(Submit(request_id=str(idx), prompt_ids=list(prompt), params=params))
-        while loop.compiling is not None and len(loop.compiling):
-            loop.step()
         before, began_s = loop.stats()["steps_total"], time.perf_counter()
         while loop.has_work:
             began_step_s = time.perf_counter()
-            told = {news.request_id: len(news.token_ids) for news in loop.step()}
+            told = {news.request_id: len(news.token_ids) for news in loop.step() if news.token_ids}
             if len(told) == len(requests) and set(told.values()) == {1}:
                 step_s.append(time.perf_counter() - began_step_s)
             for name, num_tokens in told.items():

@@ -194,8 +194,10 @@ class Matcher:
         Raises:
             InternalError: The grammar does not allow it, or has grown beyond its limits.
         """
-        run = self.forced()
-        if run and run[0] != token_id:  # nobody draws it, but the grammar may allow it: then that run has ended
+        due = self._due()
+        if (
+            due is not None and due != token_id
+        ):  # nobody draws it, but the grammar may allow it: then that run has ended
             self._runs.pop()
         if not self._inner.consume_token(token_id):
             raise InternalError(f"token {token_id} is against the grammar: {self._inner.get_error()}")
@@ -211,9 +213,9 @@ class Matcher:
             mask.shape == (self.mask_words,) and mask.dtype == np.uint32 and mask.flags.c_contiguous,
             f"a mask is {mask.dtype} {mask.shape}, not uint32 ({self.mask_words},)",
         )
-        if run := self.forced():
+        if (due := self._due()) is not None:
             mask[:] = 0
-            mask[run[0] >> 5] = 1 << (run[0] & 31)
+            mask[due >> 5] = 1 << (due & 31)
             return
         self._inner.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         if self._inner.is_error():
@@ -221,16 +223,25 @@ class Matcher:
 
     def forced(self) -> Sequence[int]:
         """Return the tokens that must come next, as far as they are settled; to draw them would change nothing."""
+        if self._due() is None:
+            return ()
+        start, run = self._runs[-1]
+        return run[self._num_read - start :]
+
+    def _due(self) -> int | None:
+        """Return the next forced token, having settled whether a run begins here."""
         if self._runs:
             start, run = self._runs[-1]
             if self._num_read < start + len(run):
-                return run[self._num_read - start :]
+                return run[self._num_read - start]
         if self._settled_at == self._num_read:
-            return ()
+            return None
         self._settled_at = self._num_read
-        if forced := self._inner.compute_ff_tokens():
-            self._runs.append((self._num_read, forced))
-        return tuple(forced)
+        forced: list[int] = self._inner.compute_ff_tokens()
+        if not forced:
+            return None
+        self._runs.append((self._num_read, forced))
+        return forced[0]
 
     def roll_back(self, num_tokens: int) -> None:
         """Take back the last tokens read.
@@ -254,9 +265,12 @@ class Matcher:
         return twin
 
 
+_MOST_LOOKED_AHEAD = 256
+
+
 def _look_ahead(start: Matcher) -> None:
     """Make the mask behind what is forced first, so that no answer makes the library's states for it anew."""
-    run = start.forced()
+    run = start.forced()[:_MOST_LOOKED_AHEAD]
     for token_id in run:
         start.advance(token_id)
     if run and not start.is_complete:
