@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -23,17 +22,19 @@ class Driver:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping: asyncio.Task[None] | None = None
 
     def start(self, make: Callable[[], Coroutine[Any, Any, None]], told: Callable[[asyncio.Task[None]], None]) -> None:
         """Run a coroutine in the driver's thread; `told` is given its task there, before it begins."""
+        loop = self._begun()
 
         def begin() -> None:
-            task = self._begun().create_task(make())
+            task = loop.create_task(make())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             told(task)
 
-        self._begun().call_soon_threadsafe(begin)
+        loop.call_soon_threadsafe(begin)
 
     def call(self, action: Callable[[], object]) -> None:
         """Run an action in the driver's thread, soon."""
@@ -55,10 +56,15 @@ class Driver:
     def stop(self) -> None:
         """Cancel everything and end the thread."""
         loop, thread = self._loop, self._thread
+        self._loop = self._thread = None
         if loop is None or thread is None or not thread.is_alive():
             return
-        loop.call_soon_threadsafe(self._end)
+        loop.call_soon_threadsafe(self._end, loop)
         thread.join(_STOP_S)
+        self._tasks.clear()
+        self._stopping = None
+        if not thread.is_alive():
+            loop.close()
 
     def forget(self) -> None:
         """Begin anew: after a fork of the process there is no thread."""
@@ -76,19 +82,17 @@ class Driver:
         asyncio.set_event_loop(loop)
         loop.run_forever()
 
-    def _end(self) -> None:
+    def _end(self, loop: asyncio.AbstractEventLoop) -> None:
         async def cancel() -> None:
+            await asyncio.sleep(0)  # what is about to begin begins, so that it can tell its readers
             tasks = [task for task in self._tasks if not task.done()]
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=_STOP_S / 2) if tasks else None
-            if self._loop is not None:
-                self._loop.stop()
+            loop.stop()
 
-        if self._loop is not None:
-            self._stopping = self._loop.create_task(cancel())
+        self._stopping = loop.create_task(cancel())
 
 
 driver = Driver()
-atexit.register(driver.stop)
 os.register_at_fork(after_in_child=driver.forget)

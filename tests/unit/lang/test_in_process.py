@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -234,3 +236,29 @@ def test_several_answers_and_streams(llm: LLM) -> None:
     assert "".join(state.text_iter()) == state.text()
     sgl.flush_cache()
     assert sgl.get_server_info()
+
+
+LEAVING = """
+import sys, trivium.lang as sgl
+from trivium import LLM
+
+sgl.set_default_backend(LLM(sys.argv[1], kv_cache_memory="1MiB", threads=1))
+
+@sgl.function
+def endless(s):
+    s += "hello" + sgl.gen("x", max_tokens=400, ignore_eos=True)
+
+state = endless.run()
+next(state.text_iter("x"))
+endless.run(stream=True)
+print("left")
+"""
+
+
+def test_a_program_that_nobody_waits_for_keeps_no_process() -> None:
+    done = subprocess.run(  # noqa: S603  (our own program)
+        [sys.executable, "-c", LEAVING, str(tiny_model())], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "left\n")
+    assert "leaked" not in done.stderr
+    assert "Traceback" not in done.stderr

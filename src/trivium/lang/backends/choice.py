@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from trivium.base.errors import ConfigError, UnsupportedFeatureError
+from trivium.lang.backends.in_process import InProcess
+from trivium.lang.driver import driver
 
 if TYPE_CHECKING:
     from trivium.api import LLM
@@ -51,12 +54,23 @@ def backend_of(given: Any) -> Backend:
 
 
 def _of_model(llm: LLM) -> Backend:
-    from trivium.lang.backends.in_process import InProcess  # noqa: PLC0415  (start-up time)
-
     with _lock:
         if llm not in _of_models:
             _of_models[llm] = InProcess(llm)
         return _of_models[llm]
+
+
+def forget_backends() -> None:
+    """Stop all programs and let their models go, as the interpreter does with what is its own when it ends."""
+    driver.stop()
+    for backend in (*_default, *_of_models.values()):
+        if isinstance(backend, InProcess):
+            backend.wait()
+    _default.clear()
+    _of_models.clear()
+
+
+atexit.register(forget_backends)
 
 
 def flush_cache(backend: Any = None) -> None:

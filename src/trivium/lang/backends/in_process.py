@@ -63,6 +63,10 @@ class InProcess:
             if num_open:
                 self._pump.cancel(ticket)
 
+    def wait(self) -> None:
+        """Wait a little for the step under way, and what is still open, to end."""
+        self._pump.wait()
+
     def flush_cache(self) -> None:
         """Forget cached prefixes that no running request uses."""
         self._shared.call("flush")

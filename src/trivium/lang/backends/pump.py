@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from trivium.engine.messages import Delta
 
 
+_WAIT_S = 5.0
+
+
 @dataclass(slots=True, eq=False)
 class Ticket:
     """A request on its way."""
@@ -62,6 +65,13 @@ class Pump:
             ticket.is_cancelled = True
             self._dropped.append(ticket)
             self._ensure_thread()
+
+    def wait(self) -> None:
+        """Wait until nothing is open, 5 s at most."""
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join(_WAIT_S)
 
     def _ensure_thread(self) -> None:
         if self._thread is None:
