@@ -115,6 +115,34 @@ def test_processed_logprobs_of_what_is_forced_are_zero(loop: EngineLoop) -> None
     assert [each.logprob for each in bound.output.outputs[0].logprobs or ()] == [0.0, 0.0]
 
 
+def test_what_is_forced_is_taken_in_one_step_and_counted(loop: EngineLoop) -> None:
+    wanted = replace(
+        DRAWN, structured_outputs=StructuredOutputs(regex="the key is [ab], and so on (x|y)"), stop=("on x",)
+    )
+    counts = []
+    for params in (
+        wanted,
+        replace(wanted, logprobs=0),
+        replace(wanted, stop=(", and",)),
+        replace(wanted, max_tokens=5),
+    ):
+        before = loop.stats()
+        bound = submit(loop, "bound", params)
+        run(loop, bound)
+        after, (output,) = loop.stats(), bound.output.outputs
+        generated, forced = (
+            int(str(after[name])) - int(str(before[name]))
+            for name in ("generation_tokens_total", "forced_tokens_total")
+        )
+        assert generated == len(output.token_ids)
+        counts.append((forced, output.text, output.finish_reason))
+    jumped, drawn, stopped, cut = counts
+    assert jumped[0] == len("the key is , and so on ")
+    assert drawn == (0, *jumped[1:])
+    assert stopped[1:] == (jumped[1][:12], "stop")
+    assert cut[1:] == ("the k", "length")
+
+
 def test_others_run_while_a_grammar_is_compiled(loop: EngineLoop, held: HeldVocabulary) -> None:
     bound = submit(loop, "bound", replace(DRAWN, structured_outputs=PAIRS))
     free = submit(loop, "free", DRAWN)
