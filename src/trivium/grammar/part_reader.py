@@ -77,6 +77,8 @@ class PartsState(NamedTuple):
     """Whether the name of the call has been given out."""
     is_ending: bool = False
     """Whether the section ends behind what is being read."""
+    tried_bare: bool = False
+    """Whether it has been tried to read the beginning as a call without a mark."""
 
 
 class _Parts:
@@ -217,7 +219,9 @@ class PartReader:
         if self._content_is_bound and state.has_content:
             parts.add("content", letter)
             return state
-        if self._bare and not (state.has_content or state.num_calls or state.held.strip() or letter.isspace()):
+        if self._bare and not (
+            state.tried_bare or state.has_content or state.num_calls or state.held.strip() or letter.isspace()
+        ):
             forms = [form for form in self._bare if _begins_with(_whole(form)[0], letter)]
             if forms:
                 return self._enter(state._replace(scan=START), forms[0], letter, parts)
@@ -265,7 +269,7 @@ class PartReader:
             return self._give(state, state.held, parts) if state.has_reasoning else state._replace(held="", gap=1)
         if state.has_content or state.num_calls or state.has_reasoning:
             return self._give(state, state.held, parts)
-        return state._replace(place=_Place.REASONING, held="", gap=1)
+        return state._replace(place=_Place.REASONING, held="", gap=1, tried_bare=False)
 
     def _give(self, state: PartsState, text: str, parts: _Parts) -> PartsState:
         """Give out text that turned out to be nothing else; `held` is empty behind it."""
@@ -293,7 +297,7 @@ class PartReader:
 
     def _enter(self, state: PartsState, form: Form, letter: str, parts: _Parts) -> PartsState:
         """Begin a call without a mark, with its first letter."""
-        return self._call(_go_on(state._replace(form=form), _whole(form)), letter, parts)
+        return self._call(_go_on(state._replace(form=form, tried_bare=True), _whole(form)), letter, parts)
 
     def _choice(self, state: PartsState, letter: str, parts: _Parts) -> PartsState:
         """Read until it is clear which of several ways the text goes on.
@@ -358,6 +362,8 @@ class PartReader:
 
     def _fail(self, state: PartsState, partial: str, letter: str, parts: _Parts) -> PartsState:
         """Take what was held for content, and read on as such from the mark that was not whole."""
+        if not (state.is_open or state.num_calls) and state.form is not None and state.form.is_bare:
+            partial = state.held  # it may begin with another mark
         held = "" if state.is_open else state.held.removesuffix(partial)
         state = state._replace(place=_Place.CONTENT, gap=0, name="", is_open=False, form=None, sequence=(), choices=())
         if held.strip():

@@ -123,6 +123,10 @@ def test_a_call_ends_reasoning_where_the_model_leaves_its_end_out() -> None:
     assert say(text, "hermes", "qwen3") == [("reasoning", text.removeprefix("<think>"))]
 
 
+def test_a_mark_may_begin_as_a_call_without_one_does() -> None:
+    assert say("[THINK]hm[/THINK][f(n=1)]", "pythonic", "mistral") == [("reasoning", "hm"), *F]
+
+
 def test_a_prompt_that_opened_reasoning() -> None:
     assert say("hm</think>Hi.", None, "qwen3", starts_in_reasoning=True) == [("reasoning", "hm"), ("content", "Hi.")]
 
