@@ -214,13 +214,19 @@ class StepChooser:
         draft.entries[request].is_fresh = True
 
     def _make_room(self) -> None:
-        """Let running requests of worse priority make room for the waiting one of the best, if that does it."""
-        best = next(self.waiting.offers((), self._due_before_s), None)
-        if best is None or not self.running.requests or self.running.requests[-1].priority <= best.priority:
+        """Let running requests of worse priority make room for the waiting one that starts next, if that does it."""
+        due = self.waiting.due(self._due_before_s)
+        head = due[0] if due else next(self.waiting.offers((), self._due_before_s), None)
+        if head is None or not self.running.requests or self.running.requests[-1].priority <= head.priority:
             return
         self.admission.begin_step(self.running.requests)
-        lacking = self.admission.lacking(best)
+        lacking = self.admission.lacking(head)
         if self.running.tables.num_free and all(count <= 0 for count in lacking):
             return
-        for victim in self.running.worse_than(best, lacking):
+
+        def would_go_first(running: Request) -> bool:
+            return running.queued_s < self._due_before_s and not (due and head.sequence < running.sequence)
+
+        # Whoever would start before the head once it waits keeps its place: the two would change places for ever.
+        for victim in self.running.worse_than(head, lacking, spare=would_go_first):
             self.running.preempt(victim)

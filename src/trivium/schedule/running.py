@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -165,12 +165,13 @@ class RunningSet:
                 return other
         return None
 
-    def worse_than(self, request: Request, pages: Sequence[int]) -> list[Request]:
+    def worse_than(self, request: Request, pages: Sequence[int], *, spare: Callable[[Request], bool]) -> list[Request]:
         """Return the last running requests of worse priority that must go so that `request` finds what it lacks.
 
         Args:
             request: Waiting.
             pages: Per group, the pages that it lacks; it lacks a seat when it lacks none.
+            spare: Says whose place is not to be taken.
 
         Returns:
             As few as possible, last first; none when all of them together would not do.
@@ -179,6 +180,8 @@ class RunningSet:
         for victim in reversed(self.requests):
             if victim.priority <= request.priority:
                 break
+            if spare(victim):
+                continue
             chosen.append(victim)
             for group, (pool, held) in enumerate(zip(self._cache.pools, victim.held.pages, strict=True)):
                 lacking[group] -= sum(1 for page in held if page != NO_PAGE and pool.users(page) == 1)

@@ -124,6 +124,34 @@ def test_a_better_priority_takes_the_place_of_the_worst_that_runs_where_that_is_
             assert output_of(request) == tokens_alone(SPEC, request.tokens[:2], count)
 
 
+def test_who_is_due_is_not_preempted_for_one_that_is_not() -> None:
+    bench = Bench(SPEC, 100, max_num_seqs=1, order="priority", preempt_for_priority=True, aging_s=1.0)
+    due = [make_request(name, [ord(name), 1], max_tokens=8, priority=5) for name in "ab"]
+    bench.scheduler.add(*due)
+    bench.step()
+    bench.clock.advance(2.0)
+    better = [make_request(name, [ord(name), 1], max_tokens=8, priority=0) for name in "cd"]
+    assert starts(bench, better) == ["b", "c", "d"]
+    assert all(request.num_preemptions == 0 for request in (*due, *better))
+
+
+def test_older_ones_that_are_due_take_the_place_of_worse_ones_once() -> None:
+    bench = Bench(SPEC, 100, max_num_seqs=1, max_num_batched_tokens=1, order="priority", preempt_for_priority=True,
+                  aging_s=1.0)  # fmt: skip
+    requests = [
+        make_request(str(idx), [9, idx, *[1] * 8], max_tokens=4, priority=rank)
+        for idx, rank in enumerate([3, 1, 3, 0, 2, 0])
+    ]
+    bench.scheduler.add(*requests)
+    bench.step()
+    bench.clock.advance(2.0)
+    for _ in range(200):
+        bench.clock.advance(0.01)
+        bench.step()
+    assert all(request.state is RequestState.FINISHED for request in requests)
+    assert sum(request.num_preemptions for request in requests) <= len(requests)
+
+
 def test_nobody_is_preempted_for_one_that_would_not_fit_even_then() -> None:
     bench = Bench(SPEC, 12, max_num_seqs=4, order="priority", preempt_for_priority=True)
     equal, worse = (make_request(name, range(base, base + 12), max_tokens=8, priority=rank) for name, base, rank in
