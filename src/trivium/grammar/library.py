@@ -54,6 +54,8 @@ _STEP_FUEL = 200_000
 """Of the terminals, for one mask: 14 ms."""
 _STEP_ITEMS = 50_000
 """Of the parser, for one mask: 3 ms."""
+_ROW_ITEMS = 8_000
+"""Of the parser, between two terminals: four for each optional name that an object may have next."""
 _LEXER_STATES = 20_000
 """About 40 MB."""
 _GRAMMAR_SIZE = 200_000
@@ -96,6 +98,7 @@ class Vocabulary:
             initial_lexer_fuel=_LEXER_FUEL,
             step_lexer_fuel=_STEP_FUEL,
             step_max_items=_STEP_ITEMS,
+            max_items_in_row=_ROW_ITEMS,
             max_lexer_states=_LEXER_STATES,
             max_grammar_size=_GRAMMAR_SIZE,
             verbose_errors=False,

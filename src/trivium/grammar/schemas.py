@@ -35,6 +35,8 @@ from trivium.grammar.keywords import (
 )
 from trivium.grammar.property_names import allowed_names
 
+_MAX_OPTIONAL = 1000
+"""Optional names of an object: any of them may come next, and the mask of more takes longer than a forward pass."""
 _MAX_TOLD = 5
 """Problems that an error tells."""
 _NOT_ONLY = re.compile(r"\^\(\?!\^\[([^\]\\^]+)\]\*\$\)(.*)", re.DOTALL)
@@ -120,6 +122,7 @@ def _planned(node: Any, place: str, plan: SchemaPlan) -> Any:
     _settle_unevaluated(node, result, place, plan)
     _settle_names(node, result, plan)
     _check_min_properties(result, place, plan)
+    _check_optional(result, place, plan)
     _check_bounds(result, place, plan)
     return result
 
@@ -234,6 +237,16 @@ def _check_min_properties(node: dict[str, Any], place: str, plan: SchemaPlan) ->
         )
         plan.problems.append(Problem(f"{place}/minProperties", reason))
         del node["minProperties"]
+
+
+def _check_optional(node: Mapping[str, Any], place: str, plan: SchemaPlan) -> None:
+    names, required = node.get("properties"), node.get("required")
+    if not isinstance(names, Mapping):
+        return
+    num_optional = len(names.keys() - set(map(str, required))) if isinstance(required, list) else len(names)
+    if num_optional > _MAX_OPTIONAL:
+        reason = f"{num_optional} names are optional; at most {_MAX_OPTIONAL} may be (list others in required)"
+        plan.problems.append(Problem(f"{place}/properties", reason))
 
 
 def _check_bounds(node: dict[str, Any], place: str, plan: SchemaPlan) -> None:

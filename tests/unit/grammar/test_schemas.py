@@ -299,3 +299,15 @@ def test_the_library_refuses_what_the_table_does() -> None:
         text = json.dumps({name: values[name]})
         reason = llguidance.LLMatcher.validate_grammar(llguidance.LLMatcher.grammar_from_json_schema(text))
         assert "Unimplemented keys" in reason, (name, reason)
+
+
+def test_an_object_may_have_a_thousand_optional_names_and_any_number_of_others() -> None:
+    names = [f"n{idx}" for idx in range(1000)]
+    schema: dict[str, Any] = {"type": "object", "properties": {name: {"type": "null"} for name in names}}
+    for text in ('{"n0":null,"n999":null}', '{"n999":null}'):
+        assert accepts(schema, text)
+    schema["properties"]["last"] = {"type": "null"}
+    [problem] = plan_schema(schema).problems
+    assert problem.pointer == "#/properties"
+    assert "1001 names are optional; at most 1000" in problem.reason
+    assert accepts(schema | {"required": ["last"]}, '{"n5":null,"last":null}')
