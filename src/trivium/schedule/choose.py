@@ -215,8 +215,9 @@ class StepChooser:
 
     def _make_room(self) -> None:
         """Let running requests of worse priority make room for the waiting one that starts next, if that does it."""
-        due = self.waiting.due(self._due_before_s)
-        head = due[0] if due else next(self.waiting.offers((), self._due_before_s), None)
+        oldest = self.waiting.oldest()
+        is_due = oldest is not None and oldest.queued_s < self._due_before_s
+        head = oldest if is_due else next(self.waiting.offers((), self._due_before_s), None)
         if head is None or not self.running.requests or self.running.requests[-1].priority <= head.priority:
             return
         self.admission.begin_step(self.running.requests)
@@ -225,7 +226,7 @@ class StepChooser:
             return
 
         def would_go_first(running: Request) -> bool:
-            return running.queued_s < self._due_before_s and not (due and head.sequence < running.sequence)
+            return running.queued_s < self._due_before_s and not (is_due and head.sequence < running.sequence)
 
         # Whoever would start before the head once it waits keeps its place: the two would change places for ever.
         for victim in self.running.worse_than(head, lacking, spare=would_go_first):
