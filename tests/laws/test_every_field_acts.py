@@ -68,6 +68,7 @@ ROWS: dict[str, Row | Refused] = {
     "max_tokens": Row(3, 5, GREEDY),
     "min_tokens": Row(0, 5, {**GREEDY, "logit_bias": {EOS: 100.0}}),
     "stop": Row((), ("aaa",), SAYS_A),
+    "stop_regex": Row((), ("a{3}",), SAYS_A),
     "stop_token_ids": Row((), (A,), SAYS_A),
     "include_stop_str_in_output": Row(False, True, {**SAYS_A, "stop": ("aaa",)}),
     "ignore_eos": Row(False, True, {**GREEDY, "logit_bias": {EOS: 100.0}}),

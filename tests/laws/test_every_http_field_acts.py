@@ -102,6 +102,7 @@ SHARED: dict[str, Row] = {
     "max_tokens": Row(3, 5, {"temperature": 0}),
     "min_tokens": Row(0, 5, ENDS),
     "stop": Row([], "aaa", SAYS_A),
+    "stop_regex": Row([], "a{3}", SAYS_A),
     "stop_token_ids": Row([], [A], SAYS_A),
     "include_stop_str_in_output": Row(False, True, {**SAYS_A, "stop": "aaa"}),
     "ignore_eos": Row(False, True, ENDS),

@@ -61,10 +61,12 @@ class SamplingParams:
     """Fewest tokens to generate before any end token or stop string may end the answer."""
     stop: tuple[str, ...] = ()
     """Texts that end the answer."""
+    stop_regex: tuple[str, ...] = field(default=(), metadata=ADVANCED)
+    """Regular expressions whose match ends the answer where it is first whole."""
     stop_token_ids: tuple[int, ...] = field(default=(), metadata=ADVANCED)
     """Tokens that end the answer, besides the model's own end tokens."""
     include_stop_str_in_output: bool = field(default=False, metadata=ADVANCED)
-    """Whether the stop text (or stop token's text) stays in the answer."""
+    """Whether the stop (text, match, or token's text) stays in the answer."""
     ignore_eos: bool = field(default=False, metadata=ADVANCED)
     """Whether the model's end tokens are ordinary tokens."""
     skip_special_tokens: bool = field(default=True, metadata=ADVANCED)
@@ -170,7 +172,7 @@ class SamplingParams:
             raise _bad("logprobs_mode", self.logprobs_mode, "left out, since it needs logprobs or prompt_logprobs")
 
     def _validate_texts(self) -> None:
-        for name in ("stop", "bad_words"):
+        for name in ("stop", "stop_regex", "bad_words"):
             texts = getattr(self, name)
             if not isinstance(texts, (tuple, list)) or not all(isinstance(t, str) for t in texts):
                 raise _bad(name, texts, "a list of texts")

@@ -18,7 +18,7 @@ from trivium.grammar.automaton import OutputAutomaton
 from trivium.grammar.constraint import binds_content
 from trivium.grammar.part_reader import PartReader
 from trivium.grammar.reasoning_budget import ReasoningBudget
-from trivium.grammar.stops import StopTexts
+from trivium.grammar.stops import StopConditions
 from trivium.sampling.batch import SampleRow
 from trivium.schedule.request import Request
 
@@ -112,7 +112,7 @@ def admit(message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: 
     limit_len = _limit_len(len(message.prompt_ids), params, limits.max_model_len)
     filled = replace(params, seed=params.seed or 0, logprobs_mode=params.logprobs_mode or limits.logprobs_mode)
     bad_word_ids = tuple(tuple(map(TokenId, ids)) for word in params.bad_words for ids in limits.bad_word_ids(word))
-    stops = StopTexts(params.stop)
+    stops = StopConditions(params.stop, params.stop_regex)
     reader, budget = _of_chat(params, tokenizer, limits)
     namespace = limits.namespace_of(
         cache_salt=message.cache_salt, limit_len=limit_len, weight_generation=message.weight_generation

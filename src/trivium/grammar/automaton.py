@@ -2,14 +2,15 @@
 
 Rules, in the order in which they apply to the token at index i (from 0) of the answer:
 
-1. While i < `min_tokens` nothing ends the answer: end tokens and whole stop texts are ordinary.
+1. While i < `min_tokens` nothing ends the answer: end tokens and whole stops are ordinary.
 2. An end token ends the answer. Its own text is left out, save for a token of `stop_token_ids` when
    `include_stop_str_in_output` is set. Text held back is given out, a character cut off becomes U+FFFD.
-3. Otherwise its text is appended, and the first letter at which some stop text is whole ends the answer; of several
-   that end at that letter the longest counts. The answer ends before the stop text (behind it when included). What
-   follows inside the same token is dropped; the token counts. A stop text may have begun in earlier tokens, also
-   in the first `min_tokens`.
-4. Letters at the end that may be the beginning of a stop text are held back, as few as can be.
+3. Otherwise its text is appended, and the first letter at which some stop text or a match of some stop pattern is
+   whole ends the answer; of several that end at that letter the longest counts. The answer ends before it (behind it
+   when included). What follows inside the same token is dropped; the token counts. A stop may have begun in earlier
+   tokens, also in the first `min_tokens`.
+4. Letters at the end that may be the beginning of a stop are held back, as few as can be; for patterns no more than
+   `MAX_PATTERN_LETTERS`: of a longer match the first letters have been given out.
 
 The letter at which an answer ends therefore depends on the text alone, never on how the text is cut into tokens,
 except for rule 1.
@@ -31,7 +32,7 @@ import msgspec
 from trivium.base.errors import InternalError, ensure
 from trivium.base.ids import FinishReason, TokenId
 from trivium.grammar.parts import OutputPart
-from trivium.grammar.stops import START, StopTexts
+from trivium.grammar.stops import StopConditions, StopState
 from trivium.tokens.detokenizer import Detokenizer, DetokenizerState
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
     finish: FinishReason | None = None
     """Set when this token ended the answer."""
     stop_reason: int | str | None = None
-    """The stop token or stop text that did; `None` for the model's own end tokens."""
+    """The stop token, stop text or stop pattern that did; `None` for the model's own end tokens."""
     parts: list[OutputPart] | None = None
     """What the text means, where that is asked for."""
 
@@ -72,9 +73,9 @@ class Reading(NamedTuple):
     """What a reader of the answer's text so far has in mind; immutable, and seldom another from token to token."""
 
     detokenizer: DetokenizerState
-    stop_state: int
+    stop_state: StopState
     held: str
-    """Text that is certain but may begin a stop text."""
+    """Text that is certain but may begin a stop."""
     finish: FinishReason | None
     parts: PartsState | None = None
     """Where the reader of parts stands, if there is one."""
@@ -120,7 +121,7 @@ class OutputAutomaton:
         params: SamplingParams,
         end_ids: Collection[int] = (),
         *,
-        stops: StopTexts | None = None,
+        stops: StopConditions | None = None,
         continues: bool = True,
         matcher: Matching | None = None,
         part_reader: PartReader | None = None,
@@ -132,21 +133,21 @@ class OutputAutomaton:
             tokenizer: Knows the bytes of ids.
             params: The request's stop fields, `min_tokens`, `ignore_eos` and `skip_special_tokens`.
             end_ids: The model's end tokens; not used when `ignore_eos` is set. `stop_token_ids` are known anyway.
-            stops: The machine for `params.stop`, which the choices of a request share.
+            stops: The machine for `params.stop` and `params.stop_regex`, which the choices of a request share.
             continues: The answer continues a prompt, so a leading space belongs to it.
             matcher: At the beginning of the grammar that the answer is under, if it is under one.
             part_reader: Says what of the text is reasoning, content or a call, if that is asked for.
             budget: How long the answer may reason, if that is limited; kept within the grammar.
 
         Raises:
-            InvalidParameterError: The stop texts are too long altogether.
+            InvalidParameterError: The stops are too long altogether, or one cannot be read.
         """
         self._tokenizer = tokenizer
         self._params = params
         self._stop_ids = frozenset(params.stop_token_ids)
         self._end_ids = self._stop_ids | (frozenset() if params.ignore_eos else frozenset(end_ids))
         self._held_back_ids = tuple(map(TokenId, sorted(self._end_ids))) if params.min_tokens else ()
-        self._stops = StopTexts(params.stop) if stops is None else stops
+        self._stops = StopConditions(params.stop, params.stop_regex) if stops is None else stops
         marks = map(tokenizer.token_id, () if part_reader is None else part_reader.marks)
         self._detokenizer = Detokenizer(
             tokenizer,
@@ -162,7 +163,7 @@ class OutputAutomaton:
         self._num_tokens = 0
         self._part_reader = part_reader
         parts = None if part_reader is None else part_reader.start
-        self._reading = Reading(self._detokenizer.state, START, "", None, parts)
+        self._reading = Reading(self._detokenizer.state, StopConditions.start, "", None, parts)
         self._past: deque[Reading] = deque(maxlen=MAX_ROLL_BACK)
         """What was in mind before each of the last tokens."""
 
@@ -285,9 +286,9 @@ class OutputAutomaton:
         if can_end and token_id in self._end_ids:
             return self._end_at_token(token_id)
         added = self._detokenizer.push(token_id)
-        if reading.stop_state == START and self._stops.begins_nowhere_in(added):
+        if reading.stop_state == StopConditions.start and self._stops.begins_nowhere_in(added):
             if self._detokenizer.state is not reading.detokenizer:
-                self._settle(START, "", None)
+                self._settle(StopConditions.start, "", None)
             return Progress(added)
         return self._search(added, can_end=can_end)
 
@@ -312,7 +313,7 @@ class OutputAutomaton:
         if self._reading.finish is not None:
             return Progress("")
         progress = Progress(self._reading.held + self._detokenizer.finish(), reason)
-        self._settle(START, "", reason)
+        self._settle(StopConditions.start, "", reason)
         return progress if self._part_reader is None else self._with_parts(progress, self._part_reader)
 
     def snapshot(self) -> AutomatonState:
@@ -368,7 +369,7 @@ class OutputAutomaton:
         if is_stop_id and self._params.include_stop_str_in_output:
             text += self._detokenizer.push(token_id)
         text += self._detokenizer.finish()
-        self._settle(START, "", FinishReason.STOP)
+        self._settle(StopConditions.start, "", FinishReason.STOP)
         return Progress(text, FinishReason.STOP, token_id if is_stop_id else None)
 
     def _search(self, added: str, *, can_end: bool) -> Progress:
@@ -387,14 +388,14 @@ class OutputAutomaton:
             stop_state = self._stops.step(stop_state, letter)
             stop = self._stops.whole(stop_state)
             if can_end and stop is not None:
-                cut = end if self._params.include_stop_str_in_output else end - len(stop)
-                self._settle(START, "", FinishReason.STOP)
-                return Progress(text[:cut], FinishReason.STOP, stop)
+                cut = end if self._params.include_stop_str_in_output else end - stop.length
+                self._settle(StopConditions.start, "", FinishReason.STOP)
+                return Progress(text[:cut], FinishReason.STOP, stop.stop)
         certain = len(text) - self._stops.held(stop_state)
         self._settle(stop_state, text[certain:], None)
         return Progress(text[:certain])
 
-    def _settle(self, stop_state: int, held: str, finish: FinishReason | None) -> None:
+    def _settle(self, stop_state: StopState, held: str, finish: FinishReason | None) -> None:
         self._reading = Reading(self._detokenizer.state, stop_state, held, finish, self._reading.parts)
 
     def _with_parts(self, progress: Progress, reader: PartReader) -> Progress:

@@ -1,4 +1,4 @@
-"""`StopTexts`: several stop texts as one machine that reads a text letter by letter.
+"""`StopTexts`: several stop texts as one machine that reads a text letter by letter; `StopConditions`: with patterns.
 
 After any text the machine's state is a number, and the state alone says how many letters at the end of the text may
 be the beginning of a stop text. So searching costs the length of the new text whatever the number of stop texts, and
@@ -17,8 +17,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from trivium.base.errors import InvalidParameterError
+from trivium.grammar.stop_patterns import NOWHERE, PatternState, StopPatterns, Whole
 
 MAX_STOP_LETTERS = 1 << 13
 """Most letters in all stop texts of a request together; bounds the machine's memory."""
@@ -109,3 +111,52 @@ class StopTexts:
                 self._whole[following] = self._whole[following] or self._whole[shorter]
                 self._held[following] = depths[following] if self._next[following] else self._held[shorter]
                 waiting.append(following)
+
+
+class StopState(NamedTuple):
+    """Where the stops of an answer stand; immutable."""
+
+    texts: int = START
+    patterns: PatternState = NOWHERE
+
+
+class StopConditions:
+    """All that ends an answer by its text: stop texts and patterns of one request, shared by its choices."""
+
+    __slots__ = ("_patterns", "_texts")
+
+    start = StopState()
+    """The state before any letter."""
+
+    def __init__(self, texts: Iterable[str], patterns: Iterable[str] = ()) -> None:
+        """Build the machines.
+
+        Raises:
+            InvalidParameterError: A stop is empty or no regular expression, or they are too long.
+            UnsupportedFeatureError: A pattern uses what a stop cannot.
+        """
+        self._texts = StopTexts(texts)
+        given = tuple(patterns)
+        self._patterns = StopPatterns(given) if given else None
+
+    def begins_nowhere_in(self, text: str) -> bool:
+        """Return whether reading `text` from `start` passes through no other state; cheaper than to read it."""
+        is_nowhere = self._texts.begins_nowhere_in(text)
+        return is_nowhere and (self._patterns is None or self._patterns.begins_nowhere_in(text))
+
+    def step(self, state: StopState, letter: str) -> StopState:
+        """Return the state after one more letter."""
+        patterns = NOWHERE if self._patterns is None else self._patterns.step(state.patterns, letter)
+        return StopState(self._texts.step(state.texts, letter), patterns)
+
+    def whole(self, state: StopState) -> Whole | None:
+        """Return the longest stop that ends exactly at this state, a text among equals, or `None`."""
+        text, pattern = self._texts.whole(state.texts), state.patterns.whole
+        if text is None or (pattern is not None and pattern.length > len(text)):
+            return pattern
+        return Whole(len(text), text)
+
+    def held(self, state: StopState) -> int:
+        """Return how many letters at the end of the text may still become part of a stop."""
+        held = self._texts.held(state.texts)
+        return held if self._patterns is None else max(held, self._patterns.held(state.patterns))

@@ -85,6 +85,8 @@ def gen(
 
     Args:
         name: The variable that holds the text.
+        stop: Texts that end the answer and are cut off.
+        stop_regex: Regular expressions whose match ends the answer where it is first whole, and is cut off.
         n: Answers to draw; more than one make the variable a list, and the state goes on with the first.
         dtype: `int`, `float`, `bool` or `str`: write a value of this type.
         choices: Write one of these, as `select` does.
@@ -98,7 +100,7 @@ def gen(
 
     Raises:
         InvalidParameterError: An argument has a bad value, or contradicts another.
-        UnsupportedFeatureError: `stop_regex` is given.
+        UnsupportedFeatureError: `stop_regex` uses what a stop cannot.
     """
     if choices is not None:
         method = token_length_normalized if choices_method is None else choices_method
@@ -150,7 +152,7 @@ def gen_int(
 
     Raises:
         InvalidParameterError: An argument has a bad value.
-        UnsupportedFeatureError: `stop_regex` is given.
+        UnsupportedFeatureError: `stop_regex` uses what a stop cannot.
     """
     return gen(
         name,
@@ -197,7 +199,7 @@ def gen_string(
 
     Raises:
         InvalidParameterError: An argument has a bad value.
-        UnsupportedFeatureError: `stop_regex` is given.
+        UnsupportedFeatureError: `stop_regex` uses what a stop cannot.
     """
     return gen(
         name,

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from trivium.base.errors import UnsupportedFeatureError
+from trivium.base.errors import InvalidParameterError
 from trivium.config.sampling import SamplingParams
+from trivium.grammar.stop_patterns import StopPatterns
 
 if TYPE_CHECKING:
     from trivium.config.structured import StructuredOutputs
@@ -40,13 +41,20 @@ class Sampling:
     return_text_in_logprobs: bool | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what the engine cannot do.
+        """Read `stop_regex`, so that a bad one is refused at the author's line.
 
         Raises:
-            UnsupportedFeatureError: `stop_regex` is given.
+            InvalidParameterError: One is no regular expression.
+            UnsupportedFeatureError: One uses what a stop cannot.
         """
-        if self.stop_regex:
-            raise UnsupportedFeatureError("stop_regex is not supported; use stop, or regex", param="stop_regex")
+        if not self.stop_regex:
+            return
+        patterns = _texts(self.stop_regex)
+        if not all(isinstance(each, str) for each in patterns):
+            raise InvalidParameterError(
+                f"stop_regex is {self.stop_regex!r}; it must be a text or a list of texts", param="stop_regex"
+            )
+        StopPatterns(patterns)
 
     def over(self, defaults: Sampling) -> Sampling:
         """Return these parameters, and the defaults where they are open."""
@@ -56,11 +64,12 @@ class Sampling:
     def params(self, constraint: StructuredOutputs | None, more_stops: Sequence[str]) -> SamplingParams:
         """Write them as the engine takes them; it checks their limits."""
         given: dict[str, Any] = {name: getattr(self, name) for name in _SAME_NAMES if getattr(self, name) is not None}
-        stop = [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
+        stop = _texts(self.stop)
         return SamplingParams(
             **given,
             **self._logprobs(),
             stop=(*stop, *(each for each in more_stops if each not in stop)),
+            stop_regex=_texts(self.stop_regex),
             stop_token_ids=tuple(self.stop_token_ids or ()),
             structured_outputs=constraint,
         )
@@ -72,6 +81,10 @@ class Sampling:
         if start is None or start < 0:
             return {"logprobs": count}
         return {"logprobs": count, "prompt_logprobs": count, "prompt_logprob_start": start}
+
+
+def _texts(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given or ())
 
 
 _SAME_NAMES = (

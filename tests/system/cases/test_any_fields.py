@@ -33,6 +33,7 @@ VALUES: Mapping[str, list[Any]] = {
     "min_tokens": [0, 5, 1000],
     "max_tokens": [0, 1, 8, 511],
     "stop": ["a", ["\n", "b"], "x" * 5000],
+    "stop_regex": ["a+", ["\\n\\s*", "[b-d]"], "(a|b)*", "^a", "(" * 99, "(a{400}){400}"],
     "stop_token_ids": [[2], [VOCAB - 1], list(range(256))],
     "include_stop_str_in_output": [True],
     "ignore_eos": [True],

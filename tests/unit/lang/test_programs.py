@@ -132,12 +132,25 @@ def test_typed_words_are_gens_of_a_type() -> None:
     assert (state["a"], state.get_parsed("a"), state.get_parsed("b")) == ("7", 7, "x")
 
 
+def test_a_stop_may_be_an_expression_of_a_gen_or_of_its_run() -> None:
+    def program(s: Any) -> None:
+        s += sgl.gen("own", stop_regex=r"[.!]\s") + "|" + sgl.gen("run")
+
+    backend = ScriptedBackend(["Yes! No", "7 of 12 apples"])
+    state = sgl.function(program).run(stop_regex=["[0-9]{2}", "x"], backend=backend)
+    assert (state["own"], state["run"], state.text()) == ("Yes", "7 of ", "Yes|7 of ")
+    assert state.get_meta_info("own")["finish_reason"] == {"type": "stop", "matched": r"[.!]\s"}
+    assert state.get_meta_info("run")["finish_reason"] == {"type": "stop", "matched": "[0-9]{2}"}
+
+
 @pytest.mark.parametrize(
     "make",
     [
         lambda: sgl.gen(regex="("),
         lambda: sgl.gen(regex="a", dtype=int),
         lambda: sgl.gen(dtype=list),
+        lambda: sgl.gen(stop_regex="("),
+        lambda: sgl.gen(stop_regex=[1]),
         lambda: sgl.gen(json_schema=5),
         lambda: sgl.select(choices=[]),
         lambda: sgl.select(choices="ab"),
@@ -160,8 +173,8 @@ def test_bad_values_are_refused_where_they_are_written(make: Any) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: sgl.gen(stop_regex="a"),
-        lambda: capital.run("x", stop_regex="a", backend=ScriptedBackend()),
+        lambda: sgl.gen(stop_regex="a$"),
+        lambda: capital.run("x", stop_regex="a(?=b)", backend=ScriptedBackend()),
         lambda: sgl.image("x.png"),
         lambda: sgl.video("x.mp4", 3),
         lambda: sgl.OpenAI("gpt"),

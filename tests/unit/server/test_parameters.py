@@ -31,6 +31,7 @@ TWO_VALUES: dict[str, tuple[Any, Any]] = {
     "seed": (0, (1 << 64) - 1),
     "min_tokens": (0, 2),
     "stop": ("a", ["b", "c"]),
+    "stop_regex": ("a+", ["b", "[c-e]"]),
     "stop_token_ids": ([], [5]),
     "include_stop_str_in_output": (False, True),
     "ignore_eos": (False, True),

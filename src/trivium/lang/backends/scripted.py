@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trivium.base.errors import InvalidParameterError
 from trivium.base.ids import TokenId
 from trivium.config.chat_output import ChatOutput
+from trivium.grammar.stops import StopConditions
 
 if TYPE_CHECKING:
     from trivium.config.sampling import SamplingParams
@@ -140,10 +141,13 @@ class ScriptedBackend:
         if params.max_tokens == 0:
             return "", "length", None
         text, reason, found = self._answers(prompt), "stop", None
-        ends = [(text.find(stop), stop) for stop in params.stop if stop in text]
-        if ends:
-            end, found = min(ends)
-            text = text[:end]
+        stops, state = StopConditions(params.stop, params.stop_regex), StopConditions.start
+        for end, letter in enumerate(text, start=1):
+            state = stops.step(state, letter)
+            whole = stops.whole(state)
+            if whole is not None:
+                text, found = text[: end - whole.length], whole.stop
+                break
         if params.max_tokens is not None and len(text) > params.max_tokens:
             text, reason, found = text[: params.max_tokens], "length", None
         return text, reason, found
