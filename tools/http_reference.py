@@ -12,8 +12,8 @@ from generated import write_or_compare
 
 from trivium.base.errors import TriviumError
 from trivium.schedule.timeline import WAIT_MEANINGS
-from trivium.server import job, tables
-from trivium.server.auth import ADMIN_PATHS, OPEN_PATHS, OWNED_PREFIX
+from trivium.server import job, sglang_tables, tables
+from trivium.server.auth import ADMIN_PATHS, GUARDED_PATHS, OPEN_PATHS, OWNED_PREFIX
 from trivium.server.openapi import openapi_document
 from trivium.server.telemetry import documented_metrics
 
@@ -67,8 +67,21 @@ def sections() -> Iterator[str]:
         yield from table(
             ("field", "value", "meaning"), ((f"`{n}`", limits_of(f.schema), f.doc) for n, f in fields.items())
         )
+    for title, own in (
+        ("Fields of `/generate`", sglang_tables.GENERATE),
+        ("Fields of `sampling_params`", sglang_tables.GENERATE_SAMPLING),
+    ):
+        yield from ("", f"## {title}", "")
+        yield from table(
+            ("field", "value", "meaning"), ((f"`{n}`", limits_of(f.schema), f.doc) for n, f in own.honoured.items())
+        )
     yield from ("", "## Fields without effect", "")
-    yield from table(("field", "why"), ((f"`{name}`", why) for name, why in tables.CHAT.bookkeeping.items()))
+    harmless = {
+        **tables.CHAT.bookkeeping,
+        **sglang_tables.GENERATE.bookkeeping,
+        **sglang_tables.CONCATENATE.bookkeeping,
+    }
+    yield from table(("field", "why"), ((f"`{name}`", why) for name, why in harmless.items()))
     yield from ("", "## Known fields that are refused", "", "Only values that ask for nothing pass.", "")
     yield from table(("field", "values that pass", "note"), unsupported())
     yield from ("", "## Limits", "")
@@ -107,12 +120,19 @@ def key_of(path: str) -> str:
         return "none"
     if path in ADMIN_PATHS:
         return "admin key"
+    if path in GUARDED_PATHS:
+        return "admin key, if any is set, else API key, if any is set"
     return "API key, if any is set" + (", or admin key" if path.startswith(OWNED_PREFIX) else "")
 
 
 def unsupported() -> Iterator[tuple[str, str, str]]:
     """Describe every refused field in a row."""
-    known = {**tables.COMPLETIONS.unsupported, **tables.CHAT.unsupported}
+    known = {
+        **sglang_tables.GENERATE_SAMPLING.unsupported,
+        **sglang_tables.GENERATE.unsupported,
+        **tables.COMPLETIONS.unsupported,
+        **tables.CHAT.unsupported,
+    }
     for name, field in sorted(known.items()):
         yield f"`{name}`", ", ".join(f"`{json.dumps(value)}`" for value in field.neutral), field.hint
 

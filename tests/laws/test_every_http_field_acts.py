@@ -18,7 +18,9 @@ import pytest
 from support.server_process import ServerProcess
 from support.sse import chunks, texts_by_index
 from support.tiny_engine import tiny_model
+from trivium.config.sampling import SGLANG_NAMES
 from trivium.server.fields import FieldTable
+from trivium.server.sglang_tables import GENERATE, GENERATE_SAMPLING
 from trivium.server.tables import CHAT, COMPLETIONS, DETOKENIZE, PIN, TOKENIZE, UNPIN
 
 BOS, EOS, A = 1, 2, 67
@@ -221,12 +223,39 @@ PIN_ROWS = {
     "cache_salt": Row("a", "b"),
     "ttl_s": Row(None, 1000.0),
 }  # fmt: skip
+GENERATE_CONTEXT = {"sampling_params": {"temperature": 0.0, "max_new_tokens": 24}}
+SCORED = {**GENERATE_CONTEXT, "return_logprob": True}
+GENERATE_ROWS: dict[str, Row] = {
+    "model": Row("tiny", "other", GENERATE_CONTEXT),
+    "text": Row("hello", "bye", GENERATE_CONTEXT),
+    "input_ids": Row([BOS, A], [BOS, A, A], {**GENERATE_CONTEXT, "text": None}),
+    "sampling_params": Row(GENERATE_CONTEXT["sampling_params"], [{"temperature": 0.0, "max_new_tokens": 4}]),
+    "return_logprob": Row(False, True, GENERATE_CONTEXT),
+    "logprob_start_len": Row(-1, 0, SCORED),
+    "top_logprobs_num": Row(0, 2, SCORED),
+    "return_text_in_logprobs": Row(False, True, SCORED),
+    "stream": Row(False, True, GENERATE_CONTEXT),
+    "incremental_streaming_output": Row(False, True, {**GENERATE_CONTEXT, "stream": True}),
+    "reasoning_parser": Row(None, "qwen3", GENERATE_CONTEXT),
+    "starts_in_reasoning": Row(False, True, {**GENERATE_CONTEXT, "reasoning_parser": "qwen3"}),
+    "cache_salt": Row("warm", "unused", GENERATE_CONTEXT, sees_cache=True),
+    "priority": Row(0, 1, GENERATE_CONTEXT),
+    "timeout_s": Row(60, 1e-6, GENERATE_CONTEXT),
+    "add_special_tokens": Row(True, False, GENERATE_CONTEXT),
+}
+ROWS["/generate"] = (GENERATE, {"text": "hello"}, GENERATE_ROWS)
+THEIRS = {ours: theirs for theirs, ours in SGLANG_NAMES.items()}
+GENERATE_SAMPLING_ROWS = {
+    THEIRS.get(name, name): row for name, row in SHARED.items() if THEIRS.get(name, name) in GENERATE_SAMPLING.honoured
+} | {"logprobs_mode": Row("raw", "processed", {**DRAWN, "temperature": 0.5})}
 CASES = [(path, name) for path, (_, _, rows) in ROWS.items() for name in rows]
 
 
 def answer_of(server: httpx.Client, path: str, body: Mapping[str, Any], *, sees_cache: bool = False) -> Any:
     """What a client learns from an answer: not its id, not its time, not how a stream was cut into pieces."""
     response = server.post(path, json={"model": "tiny", **body})
+    if path == "/generate":
+        return generated(response, sees_cache=sees_cache)
     if response.headers["content-type"].startswith("text/event-stream"):
         seen = chunks(response.text)
         return "stream", texts_by_index(seen), [chunk["usage"] is not None for chunk in seen if "usage" in chunk]
@@ -238,6 +267,23 @@ def answer_of(server: httpx.Client, path: str, body: Mapping[str, Any], *, sees_
         details = answer["usage"].pop("prompt_tokens_details")
         answer["cached"] = details["cached_tokens"] if sees_cache else None
     return response.status_code, answer
+
+
+def generated(response: httpx.Response, *, sees_cache: bool) -> Any:
+    """What a client learns from an answer of `/generate`; of a stream, also how much its events repeat."""
+    kind: Any = response.status_code
+    if response.headers["content-type"].startswith("text/event-stream"):
+        lines = [line.removeprefix("data: ") for line in response.text.split("\n\n")]
+        found = [json.loads(line) for line in lines if line.startswith("{")]
+        kind, answers = "stream", [found[0], found[-1]]
+    else:
+        told = response.json()
+        answers = told if isinstance(told, list) else [told]
+    for answer in answers:
+        meta = answer.get("meta_info", {})
+        for name in ("id", "weight_version", "e2e_latency", *(() if sees_cache else ("cached_tokens",))):
+            meta.pop(name, None)
+    return kind, answers[-1] if kind == "stream" else answers
 
 
 @pytest.mark.parametrize("path", ROWS)
@@ -262,6 +308,36 @@ def test_two_values_of_a_field_give_two_answers(server: httpx.Client, path: str,
     assert other[0] in {200, "stream"} or name in REFUSED, other
 
 
+def test_every_sampling_parameter_of_generate_has_its_row() -> None:
+    assert set(GENERATE_SAMPLING_ROWS) == set(GENERATE_SAMPLING.honoured)
+
+
+@pytest.mark.parametrize("name", GENERATE_SAMPLING_ROWS)
+def test_two_values_of_a_sampling_parameter_give_two_answers(server: httpx.Client, name: str) -> None:
+    row = GENERATE_SAMPLING_ROWS[name]
+    context = {THEIRS.get(key, key): value for key, value in row.context.items()}
+    scored = name == "logprobs_mode"
+
+    def ask(value: Any) -> Any:
+        params = {**context, name: value}
+        starts = {"return_logprob": True} if scored else {}
+        return answer_of(server, "/generate", {"text": "hello", "sampling_params": params, **starts})
+
+    ask(row.first)
+    answer, other = ask(row.first), ask(row.second)
+    assert answer[0] == 200, answer
+    assert answer == ask(row.first)
+    assert answer != other
+    assert other[0] == 200 or name in REFUSED, other
+
+
+def test_sampling_parameters_that_are_not_honoured_are_refused_by_their_names(server: httpx.Client) -> None:
+    for name in (*GENERATE_SAMPLING.unsupported, "invented"):
+        body = {"text": "hello", "sampling_params": {name: {"asked": "for"}}}
+        response = server.post("/generate", json=body)
+        assert (response.status_code, response.json()["error"]["param"]) == (400, name)
+
+
 @pytest.mark.parametrize("path", ROWS)
 def test_what_is_known_and_not_honoured_is_refused_by_its_name(server: httpx.Client, path: str) -> None:
     table, base, _ = ROWS[path]
@@ -272,14 +348,15 @@ def test_what_is_known_and_not_honoured_is_refused_by_its_name(server: httpx.Cli
         assert (error["param"], error["code"]) == (name, "unsupported_parameter")
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/generate"])
 def test_what_only_keeps_books_changes_nothing(server: httpx.Client, path: str) -> None:
     table, base, _ = ROWS[path]
-    plain = answer_of(server, path, {**base, **GREEDY})
+    base = {**base, **(GENERATE_CONTEXT if path == "/generate" else GREEDY)}
+    plain = answer_of(server, path, base)
     assert table.bookkeeping
     for name in table.bookkeeping:
         for value in ("x", {"a": "b"}, True):
-            assert answer_of(server, path, {**base, **GREEDY, name: value}) == plain, name
+            assert answer_of(server, path, {**base, name: value}) == plain, name
 
 
 @pytest.mark.parametrize("path", ROWS)

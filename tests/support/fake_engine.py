@@ -62,6 +62,9 @@ class ByteTokenizer:
     def is_special(self, token_id: int) -> bool:
         return token_id in _SPECIAL
 
+    def describe(self) -> dict[str, Any]:
+        return {"adds_bos": self._adds_bos}
+
 
 class JoiningTemplate:
     """Joins role and content with `+`, as real templates do: a content that is no text raises inside."""
@@ -77,6 +80,9 @@ class JoiningTemplate:
 
     def uses(self, variable: str) -> bool:
         return variable in self.known
+
+    def describe(self) -> dict[str, Any]:
+        return {"opening": self.opening}
 
     def render(
         self,

@@ -194,6 +194,14 @@ class SamplingParams:
             _check_number("logit_bias", bias, -100.0, 100.0)
 
 
+SGLANG_NAMES: Mapping[str, str] = {
+    "max_new_tokens": "max_tokens",
+    "min_new_tokens": "min_tokens",
+    "sampling_seed": "seed",
+    "no_stop_trim": "include_stop_str_in_output",
+}
+"""What SGLang calls fields that have another name here."""
+
 _NUMBER_LIMITS: Mapping[str, tuple[float, float]] = {
     "temperature": (0.0, 100.0),
     "top_p": (0.0, 1.0),

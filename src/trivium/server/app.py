@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from trivium.base.clock import Clock, SystemClock
 from trivium.config.options import ServerOptions
 from trivium.grammar.detect import ModelDialects
-from trivium.server import chat, completions
+from trivium.server import chat, completions, sglang_generate
 from trivium.server.auth import Doorkeeper
 from trivium.server.cache_routes import CacheRoutes
 from trivium.server.chat_form import ChatForm
@@ -31,6 +31,8 @@ from trivium.server.ports import ChatTemplatePort, EnginePort, TokenizerPort
 from trivium.server.request_routes import RequestRoutes
 from trivium.server.served import ServedModel
 from trivium.server.service import Service
+from trivium.server.sglang_generate import GenerateForm
+from trivium.server.sglang_routes import SglangRoutes
 from trivium.server.telemetry import Telemetry
 from trivium.server.tracing import Tracing
 
@@ -97,6 +99,7 @@ def _routes(service: Service) -> list[Route]:
     generating: list[tuple[str, ASGIApp]] = [
         ("/v1/completions", GenerationRoute(service, completions.parse, completions.CompletionForm)),
         ("/v1/chat/completions", GenerationRoute(service, chat.parse, ChatForm)),
+        ("/generate", GenerationRoute(service, sglang_generate.parse, GenerateForm)),
     ]
     return [
         *(Route(path, endpoint, methods=["POST"]) for path, endpoint in generating),
@@ -119,6 +122,23 @@ def _routes(service: Service) -> list[Route]:
         Route("/v1/cache/unpin", cache.unpin, methods=["POST"]),
         Route("/v1/config/reload", plain.reload_config, methods=["POST"]),
         Route("/openapi.json", openapi),
+        *_sglang_routes(service, plain),
+    ]
+
+
+def _sglang_routes(service: Service, plain: PlainRoutes) -> list[Route]:
+    sglang = SglangRoutes(service)
+    return [
+        Route("/model_info", sglang.model_info),
+        Route("/get_model_info", sglang.model_info),
+        Route("/server_info", sglang.server_info),
+        Route("/get_server_info", sglang.server_info),
+        Route("/health_generate", plain.health),
+        Route("/flush_cache", sglang.flush_cache, methods=["GET", "POST"]),
+        Route("/start_profile", sglang.profile, methods=["POST"]),
+        Route("/stop_profile", sglang.profile, methods=["POST"]),
+        Route("/concate_and_append_request", sglang.concatenate, methods=["POST"]),
+        Route("/v1/tokenizer", sglang.tokenizer),
     ]
 
 

@@ -16,7 +16,7 @@ from trivium.base.errors import AuthenticationError, ConfigError
 from trivium.config.options import ServerOptions
 from trivium.server.errors import ForbiddenError
 
-OPEN_PATHS = frozenset({"/health", "/live"})
+OPEN_PATHS = frozenset({"/health", "/health_generate", "/live"})
 """The only paths that answer without a key, spelled exactly so."""
 MIN_KEY_LEN = 8
 """Fewest characters of a key."""
@@ -30,6 +30,8 @@ ADMIN_PATHS = frozenset({
     "/v1/config/reload",
     "/v1/requests",
 })
+GUARDED_PATHS = frozenset({"/flush_cache"})
+"""Paths that want an admin key where there is any, else what generating wants: SGLang's programs call them."""
 OWNED_PREFIX = "/v1/requests/"
 """Paths below it take an API key, whose own requests they show, or an admin key, for those of all."""
 
@@ -94,7 +96,7 @@ class Doorkeeper:
         if path.startswith(OWNED_PREFIX) and self.is_admin(headers):
             return _known(self._admins, headers)
         is_admin_path = path in ADMIN_PATHS
-        if is_admin_path and self._admins:
+        if (is_admin_path or path in GUARDED_PATHS) and self._admins:
             return _known(self._admins, headers)
         caller = _known(self._callers, headers) if self._callers else None
         if is_admin_path:

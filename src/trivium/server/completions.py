@@ -20,9 +20,10 @@ from trivium.server.job import (
     sampling_params,
 )
 from trivium.server.presenter import Presenter, encode
+from trivium.server.prompts import split_prompts, tokenize_prompts
 from trivium.server.service import Service
 from trivium.server.shapes import Completion, CompletionChoice, CompletionLogprobs, Usage
-from trivium.server.tables import COMPLETIONS, MAX_PROMPTS
+from trivium.server.tables import COMPLETIONS
 from trivium.server.token_texts import CompletionScores, TokenTexts
 
 DEFAULT_MAX_TOKENS = 16
@@ -46,10 +47,11 @@ async def parse(service: Service, body: Mapping[str, Any]) -> Job:
         prompt_logprobs=_scored_prompt(values),
     )
     check_stream(values, params)
-    entries = _prompt_entries(values.get("prompt"))
+    entries = split_prompts("prompt", values.get("prompt"))
     check_answers(len(entries), params)
     prompts = []
-    for name, ids, text in await _tokenize(service, entries, values):
+    adds_special = values.get("add_special_tokens", True)
+    for name, ids, text in await tokenize_prompts(service, entries, adds_special=adds_special):
         fitted = fit_to_context(
             params, len(ids), context_len=service.context_len, default=DEFAULT_MAX_TOKENS, param="prompt"
         )
@@ -68,50 +70,6 @@ def _scored_prompt(values: Mapping[str, Any]) -> int | None:
             "prompt_logprob_start must be 0 with echo and logprobs", param="prompt_logprob_start"
         )
     return max(int(values["logprobs"]), asked or 0)
-
-
-def _prompt_entries(prompt: object) -> list[tuple[str, str | list[int]]]:
-    """Split `prompt` into (name for errors, text or ids).
-
-    ::
-
-        "a" -> 1 text      ["a", "b"] -> 2 texts      [1, 2] -> 1 list of ids      [[1], [2]] -> 2 lists of ids
-    """
-    if isinstance(prompt, str):
-        return [("prompt", prompt)]
-    if not isinstance(prompt, list):
-        what = "is missing" if prompt is None else "has a wrong type"
-        raise InvalidParameterError(
-            f"prompt {what}; it must be a text, texts, token ids or lists of them", param="prompt"
-        )
-    if not prompt:
-        raise InvalidParameterError("prompt is empty; at least one token is needed", param="prompt")
-    if not isinstance(prompt[0], str | list):
-        return [("prompt", prompt)]
-    if len(prompt) > MAX_PROMPTS:
-        raise InvalidParameterError(
-            f"prompt has {len(prompt)} entries; at most {MAX_PROMPTS} are taken", param="prompt"
-        )
-    kind = type(prompt[0])
-    for idx, entry in enumerate(prompt):
-        if type(entry) is not kind:
-            raise InvalidParameterError(f"prompt[{idx}] is of another type than prompt[0]", param="prompt")
-    return [(f"prompt[{idx}]", entry) for idx, entry in enumerate(prompt)]
-
-
-async def _tokenize(
-    service: Service, entries: Sequence[tuple[str, str | list[int]]], values: Mapping[str, Any]
-) -> list[tuple[str, list[int], str | None]]:
-    """Return name, ids and text (`None` for a prompt given as ids) of each prompt."""
-    texts = [(name, entry) for name, entry in entries if isinstance(entry, str)]
-    for name, text in texts:
-        if not text:
-            raise InvalidParameterError(f"{name} is empty; at least one character is needed", param="prompt")
-    adds_special = values.get("add_special_tokens", True)
-    encoded = await service.encode([text for _, text in texts], add_special_tokens=adds_special)
-    if texts:
-        return [(name, ids, text) for (name, text), ids in zip(texts, encoded, strict=True)]
-    return [(name, entry, None) for name, entry in entries if not isinstance(entry, str)]
 
 
 def _echo(service: Service, ids: Sequence[int], text: str | None) -> str:

@@ -71,6 +71,15 @@ class FieldTable:
                 self._refuse(name, value)
         return values
 
+    def schema(self, *, required: Sequence[str] = ()) -> dict[str, Any]:
+        """Draw the JSON schema of a body: honoured and bookkeeping fields, and nothing else."""
+        properties: dict[str, Any] = {
+            name: {**field.schema, "description": field.doc} for name, field in self.honoured.items()
+        }
+        properties |= {name: {"description": f"No effect. {purpose}"} for name, purpose in self.bookkeeping.items()}
+        drawn: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
+        return {**drawn, "required": list(required)} if required else drawn
+
     def _refuse(self, name: str, value: Any) -> None:
         unsupported = self.unsupported.get(name)
         if unsupported is not None:

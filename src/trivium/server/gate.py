@@ -26,7 +26,7 @@ from trivium.server.visit import VISIT, Visit
 logger = logging.getLogger(__name__)
 access_logger = logging.getLogger("trivium.access")
 
-POLLED_ROUTES = frozenset({"/health", "/live", "/ready", "/metrics"})
+POLLED_ROUTES = frozenset({"/health", "/health_generate", "/live", "/ready", "/metrics"})
 """What monitors ask every few seconds; logged at debug level only."""
 
 CLIENT_GONE_STATUS = 499

@@ -18,6 +18,7 @@ from msgspec import UNSET, UnsetType
 
 from trivium.base.errors import EngineDeadError, InvalidParameterError
 from trivium.base.ids import FinishReason
+from trivium.config.chat_output import ChatOutput
 from trivium.config.structured import KINDS
 from trivium.engine.messages import Delta
 from trivium.grammar.parts import OutputPart
@@ -155,13 +156,18 @@ class Counts:
         self._prompt_tokens = job.prompt_tokens
         self._cached = [0] * len(job.prompts)
         self.completion_tokens = 0
-        self._reasoning = ReasoningCount(job)
+        self._output = job.chat_output
+        self._reasoning: dict[tuple[int, int], ReasoningCount] = {}
+        """By prompt and choice."""
 
     def add(self, prompt_idx: int, delta: Delta) -> None:
         """Count a delta."""
         self.completion_tokens += len(delta.token_ids)
         if delta.parts is not None:
-            self._reasoning.add(prompt_idx, delta)
+            key = (prompt_idx, delta.choice)
+            if key not in self._reasoning:
+                self._reasoning[key] = ReasoningCount.of(self._output)
+            self._reasoning[key].add(delta)
         if delta.choice == 0 and delta.cached_len:
             # Later choices find the first one's prompt in the cache; the client is told what the prompt itself found.
             self._cached[prompt_idx] = delta.cached_len
@@ -170,32 +176,34 @@ class Counts:
         """Say what the job has cost so far."""
         total = self._prompt_tokens + self.completion_tokens
         found = PromptTokensDetails(sum(self._cached))
-        return Usage(self._prompt_tokens, self.completion_tokens, total, found, self._reasoning.details())
+        return Usage(self._prompt_tokens, self.completion_tokens, total, found, self._reasoned())
+
+    def _reasoned(self) -> CompletionTokensDetails | UnsetType:
+        if self._output is None or self._output.reasoning_dialect is None:
+            return UNSET
+        return CompletionTokensDetails(sum(each.num_tokens for each in self._reasoning.values()))
 
 
+@dataclass(slots=True)
 class ReasoningCount:
-    """Tokens of reasoning as they arrive: those with which reasoning came, or after which it goes on."""
+    """Tokens of an answer's reasoning as they arrive: those with which reasoning came, or after which it goes on."""
 
-    def __init__(self, job: Job) -> None:
-        output = job.chat_output
-        self._is_known = output is not None and output.reasoning_dialect is not None
-        self._starts = output is not None and output.starts_in_reasoning
-        self._is_reasoning: dict[tuple[int, int], bool] = {}
-        """By prompt and choice: whether the last part was reasoning."""
-        self._num_tokens = 0
+    is_reasoning: bool = False
+    """Whether the last part was reasoning."""
+    num_tokens: int = 0
 
-    def add(self, prompt_idx: int, delta: Delta) -> None:
+    @classmethod
+    def of(cls, output: ChatOutput | None) -> ReasoningCount:
+        """Begin with an answer that is split in this way."""
+        return cls(output is not None and output.starts_in_reasoning)
+
+    def add(self, delta: Delta) -> None:
         """Count the tokens of a delta with parts."""
-        key = (prompt_idx, delta.choice)
-        was_reasoning = self._is_reasoning.get(key, self._starts)
         kinds = [part.kind for part in delta.parts or ()]
-        if "reasoning" in kinds if kinds else was_reasoning:
-            self._num_tokens += len(delta.token_ids)
-        self._is_reasoning[key] = kinds[-1] == "reasoning" if kinds else was_reasoning
-
-    def details(self) -> CompletionTokensDetails | UnsetType:
-        """Say how many there were, where reasoning is told apart."""
-        return CompletionTokensDetails(self._num_tokens) if self._is_known else UNSET
+        if "reasoning" in kinds if kinds else self.is_reasoning:
+            self.num_tokens += len(delta.token_ids)
+        if kinds:
+            self.is_reasoning = kinds[-1] == "reasoning"
 
 
 @dataclass(slots=True)
@@ -211,6 +219,9 @@ class Collected:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     cumulative_logprob: float = 0.0
+    cached_len: int = 0
+    """Prompt tokens that it found in the cache."""
+    reasoning: ReasoningCount = field(default_factory=ReasoningCount)
 
     def add(self, delta: Delta) -> None:
         """Append the news of a delta."""
@@ -219,6 +230,7 @@ class Collected:
         if delta.parts is not None:
             self.parts = self.parts or []
             self.parts.extend(delta.parts)
+            self.reasoning.add(delta)
         if delta.logprobs is not None:
             self.logprobs.extend(delta.logprobs)
         if delta.prompt_logprobs is not None:
@@ -226,6 +238,7 @@ class Collected:
         if delta.finish_reason is not None:
             self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
         self.cumulative_logprob = delta.cumulative_logprob
+        self.cached_len = delta.cached_len or self.cached_len
 
     @property
     def text(self) -> str:
@@ -240,7 +253,9 @@ class Collected:
 
 def new_collection(job: Job) -> list[list[Collected]]:
     """Make room for every answer: per prompt, per draw."""
-    return [[Collected() for _ in range(job.num_draws)] for _ in job.prompts]
+    return [
+        [Collected(reasoning=ReasoningCount.of(job.chat_output)) for _ in range(job.num_draws)] for _ in job.prompts
+    ]
 
 
 def best_answers(drawn: Sequence[Collected], num_choices: int) -> list[Collected]:

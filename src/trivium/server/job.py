@@ -35,6 +35,20 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateShape:
+    """How `/generate` shows its answers, besides what is common to all."""
+
+    is_list: bool = False
+    """Whether there is a list of answers, because there was a list of prompts or several answers were asked for."""
+    is_incremental: bool = False
+    """Whether an event of a stream has what is new, instead of everything so far."""
+    logprob_start: int = -1
+    """First prompt position that has an entry among the logprobs; -1: none has."""
+    has_texts: bool = False
+    """Whether logprobs come with the texts of their tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """Everything that running and showing a request needs."""
 
@@ -69,6 +83,8 @@ class Job:
     """Whether reasoning is reported where it is split off."""
     num_earlier_calls: int = 0
     """Tool calls of the conversation's history."""
+    shape: GenerateShape = GenerateShape()
+    """What only `/generate` looks at."""
 
     @property
     def prompt_tokens(self) -> int:

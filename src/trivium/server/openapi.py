@@ -9,7 +9,8 @@ import msgspec
 
 from trivium import __version__
 from trivium.server.auth import ADMIN_PATHS, OPEN_PATHS
-from trivium.server.fields import FieldTable
+from trivium.server.sglang_shapes import GenerateAnswer, ModelDescription, TokenizerAnswer
+from trivium.server.sglang_tables import CONCATENATE, GENERATE
 from trivium.server.shapes import (
     CacheState,
     Changes,
@@ -41,6 +42,9 @@ _RECORDS = (
     PinRemoved,
     RequestList,
     RequestTimeline,
+    GenerateAnswer,
+    ModelDescription,
+    TokenizerAnswer,
     ErrorAnswer,
 )
 _REF = "#/components/schemas/{name}"
@@ -50,12 +54,14 @@ def openapi_document() -> dict[str, Any]:
     """Write the OpenAPI 3.1 document of the whole surface."""
     _, schemas = msgspec.json.schema_components(_RECORDS, ref_template=_REF)
     requests = {
-        "CompletionRequest": request_schema(COMPLETIONS, required=("model", "prompt")),
-        "ChatCompletionRequest": request_schema(CHAT, required=("model", "messages")),
-        "TokenizeRequest": request_schema(TOKENIZE),
-        "DetokenizeRequest": request_schema(DETOKENIZE, required=("tokens",)),
-        "PinRequest": request_schema(PIN),
-        "UnpinRequest": request_schema(UNPIN, required=("pin_id",)),
+        "CompletionRequest": COMPLETIONS.schema(required=("model", "prompt")),
+        "ChatCompletionRequest": CHAT.schema(required=("model", "messages")),
+        "GenerateRequest": GENERATE.schema(),
+        "ConcatenateRequest": CONCATENATE.schema(),
+        "TokenizeRequest": TOKENIZE.schema(),
+        "DetokenizeRequest": DETOKENIZE.schema(required=("tokens",)),
+        "PinRequest": PIN.schema(),
+        "UnpinRequest": UNPIN.schema(required=("pin_id",)),
     }
     return {
         "openapi": "3.1.0",
@@ -66,16 +72,6 @@ def openapi_document() -> dict[str, Any]:
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }
-
-
-def request_schema(table: FieldTable, *, required: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Draw the JSON schema of a request body: honoured and bookkeeping fields, and nothing else."""
-    properties: dict[str, Any] = {
-        name: {**field.schema, "description": field.doc} for name, field in table.honoured.items()
-    }
-    properties |= {name: {"description": f"No effect. {purpose}"} for name, purpose in table.bookkeeping.items()}
-    schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
-    return {**schema, "required": list(required)} if required else schema
 
 
 def _paths() -> dict[str, dict[str, Any]]:
@@ -106,7 +102,36 @@ def _paths() -> dict[str, dict[str, Any]]:
             "post": {"summary": "Read the options again, as SIGHUP does", "responses": _responses("Changes")}
         },
         "/openapi.json": _get("This document", None),
+        **_sglang_paths(),
     }
+
+
+def _sglang_paths() -> dict[str, dict[str, Any]]:
+    flush = "Forget unused cached prefixes"
+    model, server = _get("Describe the model", "ModelDescription"), _get("Describe server and engine", None)
+    generate = _post("Complete prompts, in SGLang's words", "GenerateRequest", "GenerateAnswer", streams=True)
+    one = {"$ref": _REF.format(name="GenerateAnswer")}
+    several = {"anyOf": [one, {"type": "array", "items": one}]}
+    generate["post"]["responses"]["200"]["content"]["application/json"]["schema"] = several
+    return {
+        "/generate": generate,
+        "/model_info": model,
+        "/get_model_info": model,
+        "/server_info": server,
+        "/get_server_info": server,
+        "/health_generate": _get("Whether an answer can be given now; generates nothing", "Condition"),
+        "/flush_cache": {name: {"summary": flush, "responses": _responses(None)} for name in ("get", "post")},
+        "/start_profile": _refusal("Refused with a 400: there is no profiler"),
+        "/stop_profile": _refusal("Refused with a 400: there is no profiler"),
+        "/concate_and_append_request": _post(
+            "Take note that branches were appended to a program; changes nothing", "ConcatenateRequest", None
+        ),
+        "/v1/tokenizer": _get("Describe tokenizer and chat template, for programs", "TokenizerAnswer"),
+    }
+
+
+def _refusal(summary: str) -> dict[str, Any]:
+    return {"post": {"summary": summary, "responses": {"default": _responses(None)["default"]}}}
 
 
 def _get(summary: str, answer: str | None) -> dict[str, Any]:
@@ -120,7 +145,7 @@ def _events(summary: str) -> dict[str, Any]:
     return {**operation, "parameters": [{**since, "description": "The seq of the last record that was read."}]}
 
 
-def _post(summary: str, request: str, answer: str, *, streams: bool = False) -> dict[str, Any]:
+def _post(summary: str, request: str, answer: str | None, *, streams: bool = False) -> dict[str, Any]:
     body = {"required": True, "content": {"application/json": {"schema": {"$ref": _REF.format(name=request)}}}}
     return {"post": {"summary": summary, "requestBody": body, "responses": _responses(answer, streams=streams)}}
 

@@ -125,6 +125,10 @@ class TokenizerPort(Protocol):
         """Whether a token is a control token."""
         ...
 
+    def describe(self) -> dict[str, Any]:
+        """Return what `tokens.portable` makes it of again, as JSON-like values."""
+        ...
+
 
 class ChatTemplatePort(Protocol):
     """Messages to prompt text."""
@@ -136,6 +140,10 @@ class ChatTemplatePort(Protocol):
 
     def uses(self, variable: str) -> bool:
         """Whether it looks at a variable."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return what `tokens.portable` makes it of again, as JSON-like values."""
         ...
 
     def render(

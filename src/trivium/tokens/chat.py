@@ -78,6 +78,10 @@ class ChatTemplate:
         """Whether the template looks at a variable: `tools`, `documents`, `enable_thinking` and so on."""
         return variable in self._variables or (variable == "tools" and TOOL_TEMPLATE in self.sources)
 
+    def describe(self) -> dict[str, Any]:
+        """Return what `portable.read_template` makes an equal template of, as JSON-like values."""
+        return {"sources": dict(self.sources), "tokens": dict(self._tokens)}
+
     @functools.cached_property
     def takes_text_arguments(self) -> bool:
         """Whether it wants the arguments of calls as texts, because it fails at an object or writes it as Python does.

@@ -7,8 +7,8 @@ prompt, what bytes each id stands for, which ids are special. Decoding is ours a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from trivium.base.ids import TokenId
 from trivium.tokens.vocab import TokenSpelling, plain_bytes
@@ -63,6 +63,7 @@ class Tokenizer:
         self._encoder = encoder
         self._special = special
         self._spelling = spelling
+        self._added_spelling = added_spelling
         self._added = {
             id_: (token.content, added_spelling(token.content), token.special)
             for id_, token in encoder.get_added_tokens_decoder().items()
@@ -148,6 +149,17 @@ class Tokenizer:
     def is_special(self, token_id: int) -> bool:
         """Say whether the id is a control token rather than text."""
         return token_id in self._special_ids
+
+    def describe(self) -> dict[str, Any]:
+        """Return what `portable.read_tokenizer` makes an equal tokenizer of, as JSON-like values."""
+        return {
+            "encoder": self._encoder.to_str(),
+            "special": asdict(self._special),
+            "spelling": self._spelling.__name__,
+            "added_spelling": self._added_spelling.__name__,
+            "drops_first_space": self.drops_first_space,
+            "vocab_size": self.vocab_size,
+        }
 
     def special_text(self, token_id: int | None) -> str:
         """Return the stored text of a special token, or the empty text for `None`; what templates write."""
