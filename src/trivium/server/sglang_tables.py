@@ -23,7 +23,6 @@ GENERATE_SAMPLING = FieldTable(
     },
     bookkeeping={},
     unsupported={
-        "stop_regex": Unsupported(([], ""), "use stop, or regex"),
         "spaces_between_special_tokens": Unsupported((True,)),
         "custom_params": Unsupported(({},)),
         "stream_interval": Unsupported((1,)),
