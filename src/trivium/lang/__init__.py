@@ -1,4 +1,4 @@
-"""Floor 9: programs that a model runs, in SGLang's words. `import trivium.lang as sgl` takes the place of `sglang`.
+"""Floor 8½: programs that a model runs, in SGLang's words. `import trivium.lang as sgl` takes the place of `sglang`.
 
 >>> import trivium.lang as sgl
 >>> from trivium import LLM
