@@ -28,6 +28,7 @@ from benchmarks.peers.points import Point, find
 from benchmarks.peers.prompts import draw as draw_prompts
 from benchmarks.peers.prompts import read_ids
 from benchmarks.workloads.draw import Ids, Lane, Session, draw
+from benchmarks.workloads.optimum import KnownBeginnings
 from benchmarks.workloads.recorded import Encode, read_conversations, read_sessions
 from benchmarks.workloads.shapes import Recorded
 from trivium.bench.measure import Measured, measure
@@ -56,22 +57,6 @@ class Played:
         return next(iter(faults([self.result], lengths)), None)
 
 
-class SentBefore:
-    """The tree of the prompts that were sent; knows how much of a new one is in it."""
-
-    def __init__(self) -> None:
-        self._children: dict[tuple[int, int], int] = {}
-
-    def add(self, prompt: Sequence[int]) -> int:
-        """Enter a prompt; return how many of its first tokens were there."""
-        node, found = 0, 0
-        for token in prompt:
-            known = len(self._children)
-            node = self._children.setdefault((node, token), known + 1)
-            found += len(self._children) == known
-        return found
-
-
 class Player:
     """Plays lanes against one server."""
 
@@ -80,7 +65,7 @@ class Player:
         self._client = client
         self._model = model
         self._encode = encode
-        self._sent = SentBefore()
+        self._sent = KnownBeginnings()
         self.played: list[Played] = []
 
     async def play(self, lanes: Iterable[Lane]) -> float:

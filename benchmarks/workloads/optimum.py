@@ -6,14 +6,32 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 
+class KnownBeginnings:
+    """The tree of the sequences that were there; knows how much of a new one is in it."""
+
+    def __init__(self) -> None:
+        self._children: dict[tuple[int, int], int] = {}
+
+    def add(self, sequence: Sequence[int]) -> int:
+        """Enter a sequence; return how many of its first tokens were there."""
+        node, found = 0, 0
+        for token in sequence:
+            known = len(self._children)
+            node = self._children.setdefault((node, token), known + 1)
+            found += len(self._children) == known
+        return found
+
+    def __len__(self) -> int:
+        """Return the tokens that differ in themselves or in what comes before them."""
+        return len(self._children)
+
+
 def distinct_tokens(prompts: Iterable[Sequence[int]]) -> int:
     """Count the nodes of the tree of prompts: tokens that differ in themselves or in what comes before them."""
-    children: dict[tuple[int, int], int] = {}
+    known = KnownBeginnings()
     for prompt in prompts:
-        node = 0
-        for token in prompt:
-            node = children.setdefault((node, token), len(children) + 1)
-    return len(children)
+        known.add(prompt)
+    return len(known)
 
 
 def least_prefilled(prompts: Sequence[Sequence[int]]) -> int:

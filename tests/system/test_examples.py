@@ -1,4 +1,4 @@
-"""Every program in examples/ runs, on the tiny model, and is shown in the documentation."""
+"""Every program in examples/ and examples/programs/ runs, on the tiny model, and is shown in the documentation."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ import pytest
 
 from support.server_process import ServerProcess
 from support.tiny_engine import tiny_model
+from support.tiny_model import write_tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = {path.stem: path for path in sorted((ROOT / "examples").glob("*.py"))}
+FOLDER = ROOT / "examples"
+EXAMPLES = {
+    str(path.relative_to(FOLDER).with_suffix("")): path
+    for path in (*sorted(FOLDER.glob("*.py")), *sorted((FOLDER / "programs").glob("*.py")))
+}
 MOST_LINES = 60
 SAID = {
     "score_prompts": r"(?s)\d\.\d  abc  \(least expected: .*\d\.\d  hello  .*a  \(a single token has no score\)",
@@ -22,11 +27,24 @@ SAID = {
     "call_tools": r"(?m)^clock\((Oslo|Lima)\)$",
     "same_seed": r"(?s)(: the same bits.*){4}",
     "terminal_chat": r"(?s)> .*\n> .*\n> $",
+    "programs/few_shot": r"(?s)(of \d{3} tokens cached\).*){3}",
+    "programs/choose_ending": r"^A woman .* She: (eats|washes|flies|is) .*\.\nThe cook .* and: (puts|marr|reads|drive)",
+    "programs/react_agent": r"(?s)^Question: Who\?\nThought 1:.*\nAction 1:.*(Observation 5: (Emma|Jane)|\d:\s*Finish)",
+    "programs/generative_agents": r"(?s)poignancy +Klaus .*thing +Maria ",
+    "programs/tree_of_thought": r"^16 answers, most often: ",
+    "programs/skeleton_of_thought": r"(?s)^Give 5 short tips about tea, .*Tip 5:",
+    "programs/judge": r"(?s)^clarity: .*relevance: .*grade: (10|[1-9])\n$",
+    "programs/json_records": r'(?s)^\{"name": "[A-Z].*, "is_alive": (true|false)\}\nFacts\(country=',
+    "programs/multi_turn_chat": r"(?s)(\(last prompt: \d{2,} of \d{2,} tokens cached\).*){3}",
+    "programs/rag": r"(?s)^Why\?",
 }
 ARGUMENTS = {
     "classify": ("Good.", "Bad."),
     "fan_out": ("--answers", "3"),
     "terminal_chat": ("--max-tokens", "8"),
+    "programs/react_agent": ("--question", "Who?"),
+    "programs/skeleton_of_thought": ("tea",),
+    "programs/rag": ("Why?",),
 }
 STDIN = {"score_prompts": "abc\nhello\na\n", "terminal_chat": "hello\nhow are you\n\nnot read\n"}
 
@@ -41,9 +59,16 @@ def run(name: str, *arguments: str, stdin: str = "") -> str:
     return done.stdout
 
 
+@pytest.fixture(scope="module")
+def roomy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model, of which each letter is a token, with room for the prompts of programs."""
+    return write_tiny_model(tmp_path_factory.mktemp("roomy") / "tiny", max_positions=8192)
+
+
 @pytest.mark.parametrize("name", SAID)
-def test_an_example_runs(name: str) -> None:
-    out = run(name, "--model", str(tiny_model()), *ARGUMENTS.get(name, ()), stdin=STDIN.get(name, ""))
+def test_an_example_runs(name: str, roomy: Path) -> None:
+    model = roomy if name.startswith("programs/") else tiny_model()
+    out = run(name, "--model", str(model), *ARGUMENTS.get(name, ()), stdin=STDIN.get(name, ""))
 
     assert re.search(SAID[name], out), out
     assert "DIFFERENT" not in out

@@ -11,7 +11,7 @@ from typing import Any
 from trivium.base.errors import ConfigError
 from trivium.bench.options import WorkloadOptions
 
-_WORDS = (  # noqa: SIM905  (a list of 90 quoted words reads worse)
+WORDS = (  # noqa: SIM905  (a list of 90 quoted words reads worse)
     "time year people way day man thing woman life child world school state family student group country problem hand "
     "part place case week company system program question work government number night point home water room mother "
     "area money story fact month lot right study book eye job word business issue side kind head house service friend "
@@ -19,6 +19,7 @@ _WORDS = (  # noqa: SIM905  (a list of 90 quoted words reads worse)
     "back parent face others level office door health person art war history party result change morning reason "
     "research girl guy moment air teacher force education"
 ).split()
+"""What texts are drawn from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def make_workload(options: WorkloadOptions) -> list[BenchRequest]:
 
 
 def _text(rng: random.Random, num_words: int) -> str:
-    return " ".join(rng.choices(_WORDS, k=num_words))
+    return " ".join(rng.choices(WORDS, k=num_words))
 
 
 def _from_file(options: WorkloadOptions) -> list[BenchRequest]:

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from benchmarks.peers.play import Played, Player, SentBefore, figures, lanes_of, parser
+from benchmarks.peers.play import Played, Player, figures, lanes_of, parser
 from benchmarks.peers.points import find
 from benchmarks.workloads.draw import Lane, Session, Turn
 from trivium.bench.measure import Measured
@@ -97,11 +97,6 @@ async def test_a_session_ends_with_its_first_failure_and_fails_the_run() -> None
     played = await play(server, [Lane("chat", 1, (Session((turn(1, answer=()), turn(2))),))])
     assert len(played) == 1
     assert figures(played, 1.0) == {"error": "1 of 1 requests: HTTP 500: no"}
-
-
-def test_what_was_sent_before_is_known_to_the_token() -> None:
-    sent = SentBefore()
-    assert [sent.add(prompt) for prompt in ([1, 2, 3], [1, 2, 4, 5], [2, 3], [1, 2, 4, 5, 6], [1])] == [0, 2, 0, 4, 1]
 
 
 def answer(ttft_s: float, *, kind: str = "request", is_repeated: bool = False, cached: int | None = None) -> Played:

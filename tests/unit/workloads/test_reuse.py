@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from benchmarks.prefix_reuse import Setup, prefilled_by_scheduler, shared_beginnings
 from benchmarks.workloads.blocks import tokens_prefilled
-from benchmarks.workloads.optimum import distinct_tokens, least_prefilled
+from benchmarks.workloads.optimum import KnownBeginnings, distinct_tokens, least_prefilled
 
 BLOCK = 4
 PROMPTS = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=20).map(tuple), min_size=1, max_size=8)
@@ -21,6 +21,11 @@ def test_the_optimum_is_every_beginning_once_and_one_per_repetition(prompts: lis
     beginnings = {prompt[:end] for prompt in prompts for end in range(1, len(prompt) + 1)}
     assert distinct_tokens(prompts) == len(beginnings)
     assert least_prefilled(prompts) == len(beginnings) + len(prompts) - len(set(prompts))
+
+
+def test_what_was_there_before_is_known_to_the_token() -> None:
+    known = KnownBeginnings()
+    assert [known.add(prompt) for prompt in ([1, 2, 3], [1, 2, 4, 5], [2, 3], [1, 2, 4, 5, 6], [1])] == [0, 2, 0, 4, 1]
 
 
 @given(PROMPTS, st.integers(1, 50), st.integers(1, 8))
