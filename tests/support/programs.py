@@ -61,7 +61,7 @@ class State:
 @st.composite
 def programs(draw: st.DrawFn, *, depth: int = 2) -> Program:
     """Draw a program that `verify` accepts."""
-    names = draw(st.lists(NAMES, max_size=2, unique=True))
+    names = draw(st.lists(st.sampled_from(["a", "q", "x_1", "é"]), max_size=2, unique=True))
     params = [
         Param(name=name) if draw(st.booleans()) else Param(name=name, is_required=False, default=draw(LITERALS))
         for name in names

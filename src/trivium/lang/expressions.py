@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +24,15 @@ if TYPE_CHECKING:
 MAX_SHOWN = 60
 """Most letters of a text that a message repeats."""
 _OWN_MODULES = ("trivium.lang", "contextlib")
+cited: ContextVar[str | None] = ContextVar("cited", default=None)
+"""The line of the primitive that is being appended, where it is not that of a caller."""
 
 
 def author_line() -> str:
-    """Return `FILE:LINE` of the nearest caller that is not of this package."""
+    """Return `FILE:LINE` of the nearest caller that is not of this package, or the line that is cited instead."""
+    line = cited.get()
+    if line is not None:
+        return line
     frame: FrameType | None = inspect.currentframe()
     while frame is not None and str(frame.f_globals.get("__name__", "")).startswith(_OWN_MODULES):
         frame = frame.f_back

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from keyword import iskeyword
 from typing import Any, NoReturn
 
 from trivium.base.errors import InvalidParameterError
@@ -39,6 +40,8 @@ from trivium.program.nodes import (
 )  # fmt: skip
 from trivium.program.values import OPERATIONS, Argument, Operation, Text, Value, Variable, is_constant, shown
 
+STATE = "s"
+"""What a program's function calls its state."""
 DTYPES = ("int", "float", "bool", "str")
 
 
@@ -214,6 +217,10 @@ def _check_names(program: Program) -> None:
         _refuse("params", f"are {len(names)}; at most {limits.MAX_PARAMS} are taken")
     for idx, param in enumerate(program.params):
         _check_name(param.name, f"params[{idx}].name")
+        if not param.name.isidentifier() or iskeyword(param.name) or param.name == STATE:
+            _refuse(
+                f"params[{idx}].name", f"is '{param.name}'; a parameter's name is a word of Python, and not '{STATE}'"
+            )
         if names.index(param.name) != idx:
             _refuse(f"params[{idx}]", f"is '{param.name}', as an earlier one is")
         if not is_constant(param.default):
