@@ -22,6 +22,7 @@
     ├── DeadlineExceededError           the request's own time limit passed before its answer was complete (504)
     ├── EngineDeadError                 there is no engine, and none that goes on with the request (503)
     ├── ProgramError                    a primitive of a program failed; cites the author's line
+    ├── RemoteError                     a model behind somebody else's API refused, failed, or cannot be reached (502)
     ├── PoisonRequestError              the request ended the engine process whenever it ran, alone too (500)
     └── InternalError                   our fault: an invariant does not hold; please report it
 
@@ -187,6 +188,21 @@ class ProgramError(TriviumError):
     def __init__(self, message: str, *, line: str) -> None:
         super().__init__(message)
         self.line = line
+
+
+class RemoteError(TriviumError):
+    """A model behind somebody else's API refused, failed, or cannot be reached.
+
+    Attributes:
+        status: The HTTP status of its answer, or `None` where there was none.
+    """
+
+    http_status = 502
+    code = "remote_error"
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class InternalError(TriviumError):

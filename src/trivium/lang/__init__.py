@@ -30,7 +30,9 @@ from trivium.lang.api import (
     user_begin,
     user_end,
 )
+from trivium.lang.backends.anthropic_api import Anthropic
 from trivium.lang.backends.choice import flush_cache, get_server_info, set_default_backend
+from trivium.lang.backends.openai_api import Crusoe, OpenAI
 from trivium.lang.backends.scripted import ScriptedBackend
 from trivium.lang.choices import (
     ChoicesDecision,
@@ -46,8 +48,7 @@ from trivium.lang.state import ProgramState, ProgramStateGroup
 image, video = refusing("image"), refusing("video")
 Runtime, RuntimeEndpoint = refusing("Runtime"), refusing("RuntimeEndpoint")
 Engine, ServerArgs = refusing("Engine"), refusing("ServerArgs")
-OpenAI, Anthropic = refusing("OpenAI"), refusing("Anthropic")
-LiteLLM, VertexAI, Crusoe = refusing("LiteLLM"), refusing("VertexAI"), refusing("Crusoe")
+LiteLLM, VertexAI = refusing("LiteLLM"), refusing("VertexAI")
 
 __all__ = [
     "Anthropic",

@@ -13,11 +13,9 @@ REASONS = {
     "RuntimeEndpoint": "RuntimeEndpoint is not supported yet; use set_default_backend(trivium.LLM(...))",
     "Engine": "Engine is not supported; trivium.LLM is the engine in this process",
     "ServerArgs": "ServerArgs is not supported; options are arguments of trivium.LLM",
-    "OpenAI": "OpenAI is not supported as a backend yet",
-    "Anthropic": "Anthropic is not supported as a backend yet",
-    "LiteLLM": "LiteLLM is not supported as a backend",
-    "VertexAI": "VertexAI is not supported as a backend",
-    "Crusoe": "Crusoe is not supported as a backend",
+    "LiteLLM": "LiteLLM is not supported as a backend; its proxy speaks OpenAI's API: OpenAI(model, base_url=...)",
+    "VertexAI": "VertexAI is not supported as a backend; Vertex AI speaks OpenAI's API too: "
+    "OpenAI(model, base_url=<the project's .../endpoints/openapi>, api_key=<an access token>)",
 }
 
 

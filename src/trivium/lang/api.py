@@ -39,8 +39,8 @@ def function(
 
     Args:
         func: The function, where the decorator has no arguments.
-        num_api_spec_tokens: How far SGLang's programs run ahead of remote APIs to save calls. Answers do not depend on
-            it, and no backend here is paid by the call, so it changes nothing.
+        num_api_spec_tokens: Tokens that a model behind an API is asked for ahead, to save calls (see `remotely`);
+            models in this process are not paid by the call, so it changes nothing for them.
         tools: Functions that `tool` calls by name.
 
     Raises:

@@ -295,7 +295,12 @@ class SglFunction:
         self, sampling: Sampling, backend: Any, *, is_lazy: bool = True, timeout_s: float | None = None
     ) -> ProgramState:
         program = Program(
-            backend=backend_of(backend), defaults=sampling, tools=self.tools, is_lazy=is_lazy, timeout_s=timeout_s
+            backend=backend_of(backend),
+            defaults=sampling,
+            tools=self.tools,
+            num_api_spec_tokens=self.num_api_spec_tokens,
+            is_lazy=is_lazy,
+            timeout_s=timeout_s,
         )
         return ProgramState(program)
 

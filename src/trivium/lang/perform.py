@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from trivium.base.errors import InternalError, InvalidParameterError, ensure
 from trivium.config.sampling import SamplingParams
 from trivium.lang import expressions as nodes
-from trivium.lang.choices import TokenLogprob, mean_logprob
+from trivium.lang import remotely
+from trivium.lang.backends.remote import RemoteBackend
+from trivium.lang.choices import ChoicesDecision, TokenLogprob, mean_logprob
 from trivium.lang.meta import answer_meta, delta_meta, scored
 from trivium.lang.promises import following, settle
 from trivium.lang.reasoning import content_of, output_of, reasoning_of
@@ -28,6 +30,8 @@ Perform = Callable[["Strand", Any, "Variable | None"], Awaitable[None]]
 
 async def perform(strand: Strand, expr: nodes.Expr, variable: Variable | None, context: contextvars.Context) -> None:
     """Do one primitive; whatever is raised ends the strand."""
+    if strand.turn.parts and not isinstance(expr, nodes.Constant | nodes.Gen):
+        await remotely.end_turn(strand)
     if isinstance(expr, nodes.ToolCall):
         await _tool(strand, expr, variable, context)
     else:
@@ -35,17 +39,23 @@ async def perform(strand: Strand, expr: nodes.Expr, variable: Variable | None, c
 
 
 async def _constant(strand: Strand, expr: nodes.Constant, _: Variable | None) -> None:
-    if strand.roles.open_role is None:
-        _append(strand, expr.text)
+    if remotely.is_left_to_model(strand):
+        strand.turn.parts.append(remotely.Part(expr, expr.text))
+    elif strand.roles.open_role is None:
+        strand.roles.pass_by(expr.text)
+        strand.say(expr.text)
     elif expr.text:
-        _append(strand, strand.roles.write(expr.text))
+        strand.say(strand.roles.write(expr.text))
 
 
 async def _gen(strand: Strand, expr: nodes.Gen, variable: Variable | None) -> None:
+    if isinstance(strand.program.backend, RemoteBackend):
+        await remotely.gen(strand, expr, variable)
+        return
     sampling = expr.sampling.over(strand.program.defaults)
     form = expr.form
     params = sampling.params(None if form is None else form.constraint, () if form is None else form.stop)
-    _before_model(strand)
+    strand.open_for_model()
     prompt = strand.transcript.prompt_ids()
     if expr.reasoning is not None:
         params = replace(params, chat_output=output_of(expr.reasoning, strand.transcript.text))
@@ -91,7 +101,12 @@ async def _answer(
 
 
 async def _select(strand: Strand, expr: nodes.Select, variable: Variable | None) -> None:
-    _before_model(strand)
+    strand.open_for_model()
+    if isinstance(strand.program.backend, RemoteBackend):
+        decision = await remotely.select(strand, expr)
+        _take_decision(strand, expr, decision, variable)
+        strand.transcript.append(decision.decision)
+        return
     start, rows = strand.transcript.with_choices(expr.choices)
     for choice, row in zip(expr.choices, rows, strict=True):
         if len(row) <= start:
@@ -108,9 +123,13 @@ async def _select(strand: Strand, expr: nodes.Select, variable: Variable | None)
         output_token_logprobs=[[] for _ in conditional],
         unconditional_token_logprobs=alone,
     )
+    _take_decision(strand, expr, decision, variable)
+    strand.transcript.take_choice(rows[expr.choices.index(decision.decision)], decision.decision)
+
+
+def _take_decision(strand: Strand, expr: nodes.Select, decision: ChoicesDecision, variable: Variable | None) -> None:
     if decision.decision not in expr.choices:
         raise InvalidParameterError(f"choices_method chose {decision.decision!r}, which is no choice")
-    strand.transcript.take_choice(rows[expr.choices.index(decision.decision)], decision.decision)
     strand.roles.wrote(decision.decision)
     strand.write(decision.decision)
     if variable is not None:
@@ -147,7 +166,7 @@ async def _role_begin(strand: Strand, expr: nodes.RoleBegin, _: Variable | None)
 
 
 async def _role_end(strand: Strand, expr: nodes.RoleEnd, _: Variable | None) -> None:
-    _append(strand, strand.roles.end(expr.role))
+    strand.say(strand.roles.end(expr.role))
 
 
 async def _scope_begin(strand: Strand, expr: nodes.ScopeBegin, variable: Variable | None) -> None:
@@ -183,18 +202,6 @@ async def _join(strand: Strand, expr: nodes.Join, _: Variable | None) -> None:
     if expr.appends_text:
         for text in texts:
             await _constant(strand, nodes.Constant(text=text, line=expr.line), None)
-
-
-def _append(strand: Strand, text: str) -> None:
-    if not strand.transcript.text:
-        strand.transcript.is_framed = bool(strand.roles.open_role)
-    strand.transcript.append(text)
-    strand.write(text)
-
-
-def _before_model(strand: Strand) -> None:
-    if strand.roles.open_role is not None:
-        _append(strand, strand.roles.before_model())
 
 
 _PERFORM: Mapping[type[nodes.Expr], Perform] = {

@@ -24,6 +24,8 @@ class Program:
     defaults: Sampling
     tools: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     timeout_s: float | None = None
+    num_api_spec_tokens: int | None = None
+    """Tokens that a remote model writes ahead, so that later primitives need no call of their own."""
     is_lazy: bool = True
     """Whether appending returns before the work is done."""
     strands: dict[Strand, None] = field(default_factory=dict)

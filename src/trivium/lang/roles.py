@@ -31,6 +31,8 @@ class Roles:
     messages: list[dict[str, str]] = field(default_factory=list)
     """Those that have ended, with their contents."""
     open_role: str | None = None
+    has_loose_text: bool = False
+    """Whether some text is in no message."""
     _begun: list[str] = field(default_factory=list)
     """Roles of the messages that the text holds, the open one included."""
     _closing: str = ""
@@ -82,6 +84,15 @@ class Roles:
         if self._is_held:
             raise TemplateError("the chat template writes the system message with the next one, so the model cannot")
         return opening
+
+    def pass_by(self, text: str) -> None:
+        """Take text that is in no message."""
+        self.has_loose_text = self.has_loose_text or not text.isspace()
+
+    @property
+    def open_content(self) -> str:
+        """What the open message holds so far."""
+        return "" if self.open_role is None else self._content
 
     def wrote(self, text: str) -> None:
         """Take what the model wrote."""

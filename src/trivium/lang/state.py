@@ -153,7 +153,7 @@ class ProgramState:
             KeyError: Nothing was appended that sets it.
             ProgramError: What sets it failed, or something before it.
         """
-        return self._wait(self._variable(name).future)
+        return self._wait(self._due(name).future)
 
     __getitem__ = get_var
 
@@ -164,7 +164,7 @@ class ProgramState:
             KeyError: Nothing was appended that sets it.
             ProgramError: What sets it failed, or its text was cut short, so that it says nothing.
         """
-        variable = self._variable(name)
+        variable = self._due(name)
         value = self._wait(variable.future)
         if variable.parse is None:
             return value
@@ -184,7 +184,7 @@ class ProgramState:
             KeyError: Nothing was appended that sets it.
             ProgramError: What sets it failed.
         """
-        variable = self._variable(name)
+        variable = self._due(name)
         self._wait(variable.future)
         return variable.meta
 
@@ -199,7 +199,7 @@ class ProgramState:
             KeyError: Nothing was appended that sets the variable.
             ProgramError: A primitive failed.
         """
-        feed = self._strand.feed if var_name is None else self._variable(var_name).feed
+        feed = self._strand.feed if var_name is None else self._due(var_name).feed
         return (text for text, _ in feed)
 
     async def text_async_iter(self, var_name: str | None = None, return_meta_data: bool = False) -> AsyncIterator[Any]:  # noqa: FBT001, FBT002
@@ -213,7 +213,7 @@ class ProgramState:
             KeyError: Nothing was appended that sets the variable.
             ProgramError: A primitive failed.
         """
-        feed = self._strand.feed if var_name is None else self._variable(var_name).feed
+        feed = self._strand.feed if var_name is None else self._due(var_name).feed
         async for text, meta in feed:
             yield (text, meta) if return_meta_data else text
 
@@ -224,7 +224,7 @@ class ProgramState:
             KeyError: As for `get_var`.
             ProgramError: As for `get_var`.
         """
-        return await asyncio.wrap_future(following(self._variable(name).future))
+        return await asyncio.wrap_future(following(self._due(name).future))
 
     async def text_async(self) -> str:
         """`text` for an event loop.
@@ -279,6 +279,13 @@ class ProgramState:
         if name not in known:
             raise KeyError(f"nothing sets the variable {name!r}; known are {', '.join(known) or 'none'}")
         return known[name]
+
+    def _due(self, name: str) -> Variable:
+        """Return a variable that is about to be read; a model that is asked ahead is asked now."""
+        variable = self._variable(name)
+        if self._program.num_api_spec_tokens is not None and not variable.future.done():
+            self._strand.ask(lambda _: None)
+        return variable
 
     def _wait(self, future: Future[Any]) -> Any:
         if called_by.get() is self._strand and not future.done():

@@ -26,6 +26,7 @@ from trivium.lang.driver import driver
 from trivium.lang.expressions import Ask, Expr, Fork, Join, leaves
 from trivium.lang.perform import perform
 from trivium.lang.promises import Feed, Variable, settle
+from trivium.lang.remotely import Turn
 from trivium.lang.roles import Roles
 from trivium.lang.transcript import Transcript
 
@@ -62,6 +63,8 @@ class Strand:
         """Text that was appended here, as it comes."""
         self.transcript = Transcript(codec=program.backend.codec)
         self.roles = Roles(render=program.backend.render)
+        self.turn = Turn()
+        """What is left to a remote model that is asked ahead."""
         self.inherited_len = 0
         """Letters of the text that were there when it was forked."""
         self.error: ProgramError | None = None
@@ -145,12 +148,26 @@ class Strand:
             self._begun = True
             self._drive()
 
+    def say(self, text: str) -> None:
+        """Append a constant to the text."""
+        if not self.transcript.text:
+            self.transcript.is_framed = bool(self.roles.open_role)
+        self.transcript.append(text)
+        self.turn.follow(text)
+        self.write(text)
+
+    def open_for_model(self) -> None:
+        """Write what stands before the model's words, if it is the first to write in its message."""
+        if self.roles.open_role is not None:
+            self.say(self.roles.before_model())
+
     def write(self, text: str, meta: dict[str, Any] | None = None) -> None:
         """Tell readers of text that was appended."""
         self.feed.add(text, meta)
 
     def _close(self, error: ProgramError | None = None) -> None:
         self.program.strands.pop(self, None)
+        self.turn.lose(error or ProgramError("the message was never ended", line="the program"))
         for _, variable in tuple(self.scopes.values()):
             variable.fail(error or ProgramError(f"the scope '{variable.name}' was never ended", line="the program"))
         self.feed.close(error)

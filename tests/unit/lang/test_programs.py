@@ -177,7 +177,7 @@ def test_bad_values_are_refused_where_they_are_written(make: Any) -> None:
         lambda: capital.run("x", stop_regex="a(?=b)", backend=ScriptedBackend()),
         lambda: sgl.image("x.png"),
         lambda: sgl.video("x.mp4", 3),
-        lambda: sgl.OpenAI("gpt"),
+        lambda: sgl.LiteLLM("gpt"),
         lambda: sgl.RuntimeEndpoint("http://x"),
         lambda: sgl.set_default_backend("http://127.0.0.1:8000"),
         lambda: sgl.separate_reasoning(sgl.gen("x"), model_type="hermes"),
