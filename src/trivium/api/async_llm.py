@@ -11,13 +11,14 @@ from trivium.base.errors import InvalidParameterError
 from trivium.config.resolve import options_from
 
 if TYPE_CHECKING:
+    from trivium.assembly import Frontend
     from trivium.config.sampling import SamplingParams
     from trivium.engine.local import LocalEngine
     from trivium.engine.messages import Delta
 
 
 class AsyncLLM:
-    """A model in a thread of this process; used from one event loop.
+    """A model in a thread of this process; used from any event loops, also several at a time.
 
     >>> async with AsyncLLM("smollm2") as llm:                                   # doctest: +SKIP
     ...     async for news in llm.generate("Once upon a time"):
@@ -33,6 +34,24 @@ class AsyncLLM:
         self.options = options_from({"model": model, **options})
         self._engine: LocalEngine | None = None
         self._reader: PromptReader | None = None
+
+    @property
+    def engine(self) -> LocalEngine:
+        """The engine that all callers share, for what is built upon it.
+
+        Raises:
+            InvalidParameterError: The model is not loaded.
+        """
+        return self._open()[0]
+
+    @property
+    def frontend(self) -> Frontend:
+        """Name, configuration, tokenizer and chat template of the model.
+
+        Raises:
+            InvalidParameterError: It is not loaded.
+        """
+        return self._open()[1].frontend
 
     async def start(self) -> None:
         """Load the model and start its thread.

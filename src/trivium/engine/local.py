@@ -9,8 +9,8 @@ import queue
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from operator import methodcaller
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -30,24 +30,22 @@ _IDLE_S = 0.2
 
 
 class LocalEngine:
-    """Runs a loop in a thread; used from one event loop."""
+    """Runs a loop in a thread; used from any event loops, each of which gets the news of its own requests."""
 
     def __init__(self, loop: EngineLoop, *, seed: int | None = None) -> None:
         """Take ownership of `loop`; `start` begins."""
         self._loop = loop
         self._seeds = random.Random(seed)  # noqa: S311  (sampling seeds, not secrets)
-        self._streams = StreamTable()
+        self._tables: dict[asyncio.AbstractEventLoop, StreamTable] = {}
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._is_stopping = threading.Event()
         self._is_draining = False
         self._last_move_s = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="trivium-loop", daemon=True)
-        self._events: asyncio.AbstractEventLoop | None = None
         self.ready = asyncio.Event()
 
     async def start(self) -> None:
         """Start the thread."""
-        self._events = asyncio.get_running_loop()
         self._thread.start()
         self.ready.set()
 
@@ -75,7 +73,7 @@ class LocalEngine:
         tenant: str = "",
         deadline_s: float | None = None,
         on_news: OnNews | None = None,
-    ) -> AsyncIterator[Delta]:
+    ) -> AsyncGenerator[Delta]:
         """Run a request and yield its news; see `EngineClient.submit`.
 
         Raises:
@@ -93,7 +91,7 @@ class LocalEngine:
             tenant=tenant,
             deadline_s=deadline_s,
         )
-        return self._streams.run(message, lambda: self._send(message), self.abort, on_news)
+        return self._run_in_own_loop(message, on_news)
 
     async def abort(self, request_id: str) -> None:
         """End a request; unknown ids are ignored."""
@@ -119,9 +117,9 @@ class LocalEngine:
         """Wait until nothing is open; returns whether that happened within the time."""
         self._is_draining = True
         end_s = time.monotonic() + timeout_s
-        while len(self._streams) and time.monotonic() < end_s:
+        while self._num_open and time.monotonic() < end_s:
             await asyncio.sleep(0.01)
-        return not len(self._streams)
+        return not self._num_open
 
     async def close(self) -> None:
         """Stop the thread and end open requests with an error."""
@@ -130,7 +128,24 @@ class LocalEngine:
         self._inbox.put(lambda: None)
         if self._thread.is_alive():
             await asyncio.to_thread(self._thread.join)
-        self._streams.fail_all(EngineDeadError, "the engine is closed")
+        self._tell(lambda table: table.fail_all(EngineDeadError, "the engine is closed"))
+        await asyncio.sleep(0)  # those of this event loop are told now
+
+    @property
+    def _num_open(self) -> int:
+        return sum(len(table) for _, table in tuple(self._tables.items()))
+
+    async def _run_in_own_loop(self, message: Submit, on_news: OnNews | None) -> AsyncGenerator[Delta]:
+        loop = asyncio.get_running_loop()
+        if loop not in self._tables:
+            for closed in [each for each in tuple(self._tables) if each.is_closed()]:
+                self._tables.pop(closed, None)
+            self._tables[loop] = StreamTable()
+        async with contextlib.aclosing(
+            self._tables[loop].run(message, lambda: self._send(message), self.abort, on_news)
+        ) as deltas:
+            async for news in deltas:
+                yield news
 
     def _send(self, message: Submit) -> None:
         if not self.ready.is_set():
@@ -144,12 +159,9 @@ class LocalEngine:
         except Exception as error:
             logger.exception("the engine loop ended")
             reason = f"the engine loop ended: {error}"
-            self._call_soon(lambda: self._end(reason))
+            self.ready.clear()
+            self._tell(lambda table: table.fail_all(EngineDeadError, reason))
         self._loop.close()
-
-    def _end(self, reason: str) -> None:
-        self.ready.clear()
-        self._streams.fail_all(EngineDeadError, reason)
 
     def _serve(self) -> None:
         while not self._is_stopping.is_set():
@@ -158,9 +170,9 @@ class LocalEngine:
             if self._loop.has_work:
                 news = self._loop.step()
                 for refused in self._loop.take_refusals():
-                    self._call_soon(partial(self._streams.fail, refused.request_id, refused.error))
+                    self._tell(methodcaller("fail", refused.request_id, refused.error))
                 if news:
-                    self._call_soon(partial(self._streams.feed_all, news))
+                    self._tell(methodcaller("feed_all", news))
 
     def _take_inbox(self) -> None:
         with contextlib.suppress(queue.Empty):
@@ -174,17 +186,25 @@ class LocalEngine:
             self._loop.submit(message)
         except (RequestError, CapacityError) as error:
             refused = refusal(1, message.request_id, error)
-            self._call_soon(lambda: self._streams.refuse(refused))
+            self._tell(methodcaller("refuse", refused))
 
     def _answer(self, name: str, arguments: Mapping[str, object], answer: asyncio.Future[dict[str, object]]) -> None:
+        events = answer.get_loop()
         try:
             result = self._loop.call(name, arguments)
         except TriviumError as error:
             failure = error
-            self._call_soon(lambda: None if answer.done() else answer.set_exception(failure))
+            _soon(events, lambda: None if answer.done() else answer.set_exception(failure))
         else:
-            self._call_soon(lambda: None if answer.done() else answer.set_result(result))
+            _soon(events, lambda: None if answer.done() else answer.set_result(result))
 
-    def _call_soon(self, action: Callable[[], object]) -> None:
-        if self._events is not None and not self._events.is_closed():
-            self._events.call_soon_threadsafe(action)
+    def _tell(self, action: Callable[[StreamTable], object]) -> None:
+        """Do something with the requests of each event loop, in that loop."""
+        for events, table in tuple(self._tables.items()):
+            if len(table):
+                _soon(events, action, table)
+
+
+def _soon(events: asyncio.AbstractEventLoop, action: Callable[..., object], *args: object) -> None:
+    with contextlib.suppress(RuntimeError):  # a loop that is closed has nobody to tell
+        events.call_soon_threadsafe(action, *args)

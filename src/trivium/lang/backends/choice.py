@@ -7,12 +7,12 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from trivium.api import LLM, AsyncLLM
 from trivium.base.errors import ConfigError, UnsupportedFeatureError
-from trivium.lang.backends.in_process import InProcess
+from trivium.lang.backends.in_process import InProcess, InThread
 from trivium.lang.driver import driver
 
 if TYPE_CHECKING:
-    from trivium.api import LLM
     from trivium.lang.backends import Backend
 
 _lock = Lock()
@@ -21,7 +21,7 @@ _of_models: WeakKeyDictionary[LLM, Backend] = WeakKeyDictionary()
 
 
 def set_default_backend(backend: Any) -> None:
-    """Run programs on this from now on: a `trivium.LLM`, or a backend.
+    """Run programs on this from now on: a `trivium.LLM`, an `AsyncLLM` that is loaded, or a backend.
 
     Raises:
         UnsupportedFeatureError: It is something that programs cannot run on.
@@ -45,11 +45,15 @@ def backend_of(given: Any) -> Backend:
     if all(hasattr(given, name) for name in ("submit", "render", "codec")):
         found: Backend = given
         return found
-    if hasattr(given, "shared_loop"):
+    if isinstance(given, LLM):
         return _of_model(given)
+    if isinstance(given, AsyncLLM):
+        return InThread(given)
     kind = "a URL" if isinstance(given, str) else type(given).__name__
     raise UnsupportedFeatureError(
-        f"programs cannot run on {kind} yet; backends are trivium.LLM and ScriptedBackend", param="backend"
+        f"programs cannot run on {kind} yet; backends are trivium.LLM, trivium.AsyncLLM, OpenAI, Anthropic and "
+        "ScriptedBackend",
+        param="backend",
     )
 
 

@@ -1,4 +1,4 @@
-"""The backend of a `trivium.LLM`: programs of all threads run together in one engine."""
+"""The backends of models in this process: programs of all threads run together in one engine."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 from trivium.api.prompts import ReadPrompt
 from trivium.base.errors import TemplateError, TriviumError
 from trivium.lang.backends.pump import Pump, Ticket
+from trivium.lang.driver import driver
 from trivium.lang.transcript import Codec, TokenCodec
 
 if TYPE_CHECKING:
-    from trivium.api import LLM
+    from trivium.api import LLM, AsyncLLM
+    from trivium.assembly import Frontend
     from trivium.config.sampling import SamplingParams
     from trivium.engine.messages import Delta
 
 
-class InProcess:
-    """Answers with a model in this process; several may share it, and with `generate` of the same `LLM`."""
+class _OfFrontend:
+    """Cuts and writes texts as a model's own files say."""
 
-    def __init__(self, llm: LLM) -> None:
-        self._shared = llm.shared_loop
-        self._frontend = llm.frontend
-        self._pump = Pump(self._shared)
-        self.codec: Codec = TokenCodec(self._frontend.tokenizer)
+    def __init__(self, frontend: Frontend) -> None:
+        self._frontend = frontend
+        self.codec: Codec = TokenCodec(frontend.tokenizer)
 
     def render(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool) -> str:  # noqa: FBT001
         """Write messages through the model's chat template.
@@ -37,6 +37,15 @@ class InProcess:
             raise TemplateError(f"{self._frontend.name} has no chat template, so programs on it have no roles")
         return template.render(messages, add_generation_prompt=add_generation_prompt)
 
+
+class InProcess(_OfFrontend):
+    """Answers with an `LLM`; several may share it, and with its own `generate`."""
+
+    def __init__(self, llm: LLM) -> None:
+        super().__init__(llm.frontend)
+        self._shared = llm.shared_loop
+        self._pump = Pump(self._shared)
+
     async def submit(self, prompt_ids: list[int], params: SamplingParams) -> AsyncGenerator[Delta]:
         """Answer a prompt and yield its news; closing the generator aborts the request.
 
@@ -44,11 +53,8 @@ class InProcess:
             RequestError: The request is refused.
             CapacityError: It can never be taken.
         """
-        loop = asyncio.get_running_loop()
         news: asyncio.Queue[Delta | TriviumError] = asyncio.Queue()
-        ticket = Ticket(
-            ReadPrompt(None, prompt_ids), params, lambda each: loop.call_soon_threadsafe(news.put_nowait, each)
-        )
+        ticket = Ticket(ReadPrompt(None, prompt_ids), params, asyncio.get_running_loop(), news.put_nowait)
         self._pump.submit(ticket)
         num_open = params.num_draws
         try:
@@ -75,3 +81,36 @@ class InProcess:
     def info(self) -> Mapping[str, Any]:
         """What was loaded, and how."""
         return self._shared.info
+
+
+class InThread(_OfFrontend):
+    """Answers with an `AsyncLLM`, whose engine runs in a thread of its own, beside its own `generate`."""
+
+    def __init__(self, llm: AsyncLLM) -> None:
+        """Share a model.
+
+        Raises:
+            InvalidParameterError: It is not loaded.
+        """
+        super().__init__(llm.frontend)
+        self._llm = llm
+
+    def submit(self, prompt_ids: list[int], params: SamplingParams) -> AsyncGenerator[Delta]:
+        """Answer a prompt and yield its news; closing the generator aborts the request.
+
+        Raises:
+            RequestError: The request is refused.
+            CapacityError: The queue is full.
+            EngineDeadError: The model was closed.
+        """
+        return self._llm.engine.submit(prompt_ids, params)
+
+    def flush_cache(self) -> None:
+        """Forget cached prefixes that no running request uses."""
+        driver.refuse_to_wait()
+        driver.submit(self._llm.engine.call("flush")).result()
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """What was loaded, and how."""
+        return self._llm.engine.status().info

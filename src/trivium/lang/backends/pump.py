@@ -1,14 +1,16 @@
 """A thread that runs a shared loop while requests of its own are open, and hands out their news.
 
 `SharedLoop` runs steps in the thread of whoever waits. Programs wait in an event loop, which must not; so this thread
-waits for all of them, and all that came while a step ran join the next one.
+waits for all of them, and all that came while a step ran join the next one. The news of a step are handed to an event
+loop together: it wakes once per step, not once per token.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,8 @@ from trivium.api.shared_loop import Inbox, SharedLoop
 from trivium.base.errors import CapacityError, InternalError, RequestError, TriviumError
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
     from trivium.api.prompts import ReadPrompt
     from trivium.config.sampling import SamplingParams
     from trivium.engine.messages import Delta
@@ -30,8 +34,9 @@ class Ticket:
 
     prompt: ReadPrompt
     params: SamplingParams
+    loop: AbstractEventLoop
     tell: Callable[[Delta | TriviumError], object]
-    """Called in the pump's thread; an error is the last that is told."""
+    """Called in that event loop; an error is the last that is told."""
     request_id: str | None = None
     num_open: int = 0
     """Choices that have not ended, once it is submitted."""
@@ -52,6 +57,8 @@ class Pump:
         """By request id; touched by the pump's thread only, as is the queue below."""
         self._waiting: deque[Ticket] = deque()
         """Those for which the engine's queue had no room."""
+        self._told: list[tuple[Ticket, Delta | TriviumError]] = []
+        """News that have still to be handed to event loops."""
 
     def submit(self, ticket: Ticket) -> None:
         """Run a request."""
@@ -92,6 +99,7 @@ class Pump:
                 self._turn(dropped)
             except Exception as error:  # the loop is closed, or broken: nobody may wait for it
                 self._fail(error if isinstance(error, TriviumError) else InternalError(f"the engine failed: {error!r}"))
+            self._hand_out()
 
     def _turn(self, dropped: list[Ticket]) -> None:
         ids = [ticket.request_id for ticket in dropped if ticket.request_id is not None]
@@ -118,7 +126,7 @@ class Pump:
             [ticket.params] = self._shared.seeded([ticket.params])
             ticket.request_id = self._shared.try_submit(self._inbox, ticket.prompt, ticket.params)
         except (RequestError, CapacityError) as error:
-            ticket.tell(error)
+            self._told.append((ticket, error))
             return True
         if ticket.request_id is None:
             return False
@@ -133,8 +141,14 @@ class Pump:
         ticket.num_open -= news.finish_reason is not None
         if not ticket.num_open:
             del self._open[news.request_id]
-        if not ticket.is_cancelled:
-            ticket.tell(news)
+        self._told.append((ticket, news))
+
+    def _hand_out(self) -> None:
+        told, self._told = self._told, []
+        for loop in dict.fromkeys(ticket.loop for ticket, _ in told):
+            own = [(ticket, news) for ticket, news in told if ticket.loop is loop and not ticket.is_cancelled]
+            with suppress(RuntimeError):  # a loop that is closed has no readers
+                loop.call_soon_threadsafe(_tell_all, own)
 
     def _fail(self, error: TriviumError) -> None:
         tickets = [*self._waiting, *self._open.values()]
@@ -142,5 +156,9 @@ class Pump:
         self._open.clear()
         self._shared.leave(self._inbox)
         self._inbox = Inbox()
-        for ticket in tickets:
-            ticket.tell(error)
+        self._told += [(ticket, error) for ticket in tickets]
+
+
+def _tell_all(told: Sequence[tuple[Ticket, Delta | TriviumError]]) -> None:
+    for ticket, news in told:
+        ticket.tell(news)
