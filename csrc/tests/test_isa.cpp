@@ -8,7 +8,7 @@
 namespace trivium {
 
 TEST(names_of_instruction_sets_are_read_back) {
-  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvxVnni, Isa::kAvx512, Isa::kAvx512Vnni}) {
+  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvxVnni, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kAmx}) {
     EXPECT(parse_isa(isa_name(isa)) == isa, "%s", isa_name(isa));
   }
 }

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 def detected_isa() -> str:
     """
-    Name of the strongest instruction set that this processor runs: scalar, avx2, avxvnni, avx512 or avx512vnni.
+    Name of the strongest instruction set that this processor runs: scalar, avx2, avxvnni, avx512, avx512vnni or amx.
     """
 
 def active_isa() -> str:

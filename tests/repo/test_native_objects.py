@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ISAS = ("scalar", "avx2", "avxvnni", "avx512", "avx512vnni")
+ISAS = ("scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "amx")
 # What the code of a level must not hold: registers and instructions of the levels above it. Where AVX-512 is not
 # allowed, neither are its registers 16 to 31, its masks, nor its memory operands that repeat one number.
 ABOVE_AVX2 = re.compile(r"%zmm|%[xy]mm(1[6-9]|2\d|3[01])\b|%k[0-7]\b|\{1to\d+\}")
@@ -26,6 +26,7 @@ BEYOND = {
     "avxvnni": ABOVE_AVX2,
     "avx512": BYTE_DOTS,
     "avx512vnni": re.compile(r"%tmm|\bt(dp|ileload)|\bv(add|mul|fmadd\d+)ph\b"),
+    "amx": re.compile(r"\bv(add|mul|fmadd\d+)ph\b"),
 }
 # The share of a register tile's instructions that may move vectors to or from the stack inside its loops. Sixteen
 # registers do not hold a tile, its weights and its constants at once; thirty-two do.
@@ -33,7 +34,7 @@ SPILLS = {"avx2": 0.12, "avxvnni": 0.10, "avx512": 0.08, "avx512vnni": 0.02}
 TILE = re.compile(r"run_(int|float)_tile<")
 STACK_VECTOR = re.compile(r"%[xyz]mm\d+.*\(%r[sb]p\)|\(%r[sb]p\).*%[xyz]mm\d+")
 
-ISA_OBJECT = re.compile(r"trivium_\w+_(scalar|avx2|avxvnni|avx512|avx512vnni)\.dir")
+ISA_OBJECT = re.compile(r"trivium_\w+_(scalar|avx2|avxvnni|avx512|avx512vnni|amx)\.dir")
 
 needs_objects = pytest.mark.skipif(
     shutil.which("nm") is None or not any((ROOT / "build").glob("*/CMakeFiles")), reason="needs nm and a native build"

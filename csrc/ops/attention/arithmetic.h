@@ -4,7 +4,8 @@
 //   Right   one 64-byte vector of keys or values: kStep elements of each of 16 lanes
 //   dot     acc + sum over the steps' elements, in ascending order, rounded after each multiply-add
 //
-// avx512vnni has a Bf16 of its own, whose dot is the processor's instruction.
+// avx512vnni has a Bf16 of its own, whose dot is the processor's instruction (bf16_dot_inl.h); amx makes both products
+// by instructions on tiles (amx_tiles_inl.h).
 #pragma once
 
 #include <cstddef>

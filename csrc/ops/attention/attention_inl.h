@@ -79,10 +79,12 @@ inline void unpack(const HeadLayout& layout, TilePages& pages, std::uint32_t* wo
   }
 }
 
-template <class A, int kMaxRows, int kAccumulators>
+// Tiles: how a tile's two products are made, of how many rows at most (tile_inl.h, amx_tiles_inl.h).
+template <class Tiles>
 struct Attend {
-  using Tiles = Instances<A, kMaxRows, kAccumulators>;
+  using A = typename Tiles::Arithmetic;
   using Unit = typename A::Unit;
+  static constexpr std::size_t kMaxRows = Tiles::kMaxRows;
 
   // One block of one tile; false where no row of it sees anything there.
   static bool run_block(const Call& call, TilePages& pages, const Scales* scales, std::size_t tile,
@@ -101,8 +103,9 @@ struct Attend {
     alignas(64) float scores[kMaxRows * kTile];
     alignas(64) Unit shares[kMaxRows * kTile / A::kStep];
     alignas(64) float decay[kLanes];
-    Tiles::score_all(num_rows, static_cast<const Unit*>(call.units) + first_row, layout.width / A::kStep, pages,
-                     begin / kPageLen, (end + kPageLen - 1) / kPageLen, scores);
+    const std::size_t num_steps = layout.width / A::kStep;
+    Tiles::score_all(num_rows, Tiles::row_at(call.units, first_row, num_steps), num_steps, pages, begin / kPageLen,
+                     (end + kPageLen - 1) / kPageLen, scores);
     const State state = call.state.at(first_row, layout.padded_width);
     const bool is_masked = sight.all_from > start || sight.all_until < start + kLength - 1;
     softmax<A>({num_rows, first_seen, last_seen, state, is_masked, start, call.soft_cap,
@@ -190,8 +193,8 @@ struct Level {
   }
 
   static void attend(const Call& call) {
-    if (call.layout->type == KVType::kF32) return Attend<F32, kMaxRows, kAccumulators>::run(call);
-    Attend<Bf16Arithmetic, kMaxRows, kAccumulators>::run(call);
+    if (call.layout->type == KVType::kF32) return Attend<Instances<F32, kMaxRows, kAccumulators>>::run(call);
+    Attend<Instances<Bf16Arithmetic, kMaxRows, kAccumulators>>::run(call);
   }
 
   static Functions functions() { return {load_query, attend, fold, finish}; }

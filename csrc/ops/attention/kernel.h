@@ -4,6 +4,8 @@
 // in units, so that a step of a score broadcasts from one place with constant offsets:
 //
 //   units   [D / step][kBundleRows]     step: elements per unit, 2 for bf16, 1 for float32
+//           [kBundleRows][D / step]     for AMX, which reads sixteen rows from the first of a block on, be they its or
+//           not
 //
 // Letters: R rows of a call, D head width, P padded to a multiple of 16.
 #pragma once

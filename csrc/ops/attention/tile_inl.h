@@ -131,10 +131,17 @@ constexpr int vecs_for(int rows, int accumulators) {
   return rows * 4 <= accumulators ? 4 : rows * 2 <= accumulators ? 2 : 1;
 }
 
-// The instances for every number of rows up to kMaxRows.
-template <class A, int kMaxRows, int kAccumulators>
+// The instances for every number of rows up to kMostRows.
+template <class A, int kMostRows, int kAccumulators>
 struct Instances {
-  template <int kRows = kMaxRows>
+  using Arithmetic = A;
+  static constexpr std::size_t kMaxRows = kMostRows;
+
+  static const typename A::Unit* row_at(const void* units, std::size_t row, std::size_t) {
+    return static_cast<const typename A::Unit*>(units) + row;
+  }
+
+  template <int kRows = kMostRows>
   static void score_all(std::size_t rows, const typename A::Unit* units, std::size_t num_steps, const TilePages& pages,
                         std::size_t page_begin, std::size_t page_end, float* out) {
     if (rows != kRows) {
@@ -149,7 +156,7 @@ struct Instances {
     }
   }
 
-  template <int kRows = kMaxRows>
+  template <int kRows = kMostRows>
   static void add_all(std::size_t rows, const Values<A>& work) {
     if (rows != kRows) {
       if constexpr (kRows > 1) add_all<kRows - 1>(rows, work);

@@ -1,30 +1,14 @@
 // AVX-512 with dot products of bytes and of bfloat16, compiled with exactly those flags.
-#include <immintrin.h>
-
-#include "ops/limits/limits_inl.h"
+#include "ops/limits/dots512_inl.h"
 
 namespace trivium::limits {
 namespace {
-
-double compute(Arithmetic arithmetic, std::size_t loops) {
-  if (arithmetic == Arithmetic::kInt8) {
-    const __m512i units = _mm512_set1_epi8(1);
-    return run_chains(loops, 64, _mm512_set1_epi32(1),
-                      [&](__m512i sum) { return _mm512_dpbusd_epi32(sum, units, units); });
-  }
-  if (arithmetic == Arithmetic::kBf16) {
-    const auto half = reinterpret_cast<__m512bh>(_mm512_set1_epi32(0x3F003F00));
-    return run_chains(loops, 32, _mm512_set1_ps(1.0F), [&](__m512 sum) { return _mm512_dpbf16_ps(sum, half, half); });
-  }
-  const __m512 half = _mm512_set1_ps(0.5F);
-  return run_chains(loops, 16, _mm512_set1_ps(1.0F), [&](__m512 sum) { return _mm512_fmadd_ps(sum, half, half); });
-}
 
 std::uint64_t read(const std::uint64_t* words, std::size_t count) { return sum_words(words, count); }
 
 }  // namespace
 
 Functions limits_avx512vnni();
-Functions limits_avx512vnni() { return {compute, read}; }
+Functions limits_avx512vnni() { return {compute_dots512, read}; }
 
 }  // namespace trivium::limits

@@ -17,7 +17,7 @@ from trivium.base.errors import ConfigError
 
 T = TypeVar("T")
 
-ISA_LEVELS = ("numpy", "scalar", "avx2", "avxvnni", "avx512", "avx512vnni")
+ISA_LEVELS = ("numpy", "scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "amx")
 """Levels of the kernels, weakest first; numpy goes without the native module."""
 
 _TRUE = frozenset({"1", "true", "yes", "on"})

@@ -34,7 +34,7 @@ class NativeDescription:
     is_present: bool
     """Whether `trivium._C` was loaded."""
     isa: str
-    """Instruction set in use: scalar, avx2, avxvnni, avx512, avx512vnni; "numpy" without the module."""
+    """Instruction set in use: scalar, avx2, avxvnni, avx512, avx512vnni, amx; "numpy" without the module."""
     detected_isa: str
     """Strongest instruction set of this processor that we have kernels for; "unknown" without the module."""
     threads: int

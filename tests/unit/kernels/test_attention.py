@@ -42,7 +42,7 @@ def _levels() -> list[str]:
 
 
 def _running(module: Any) -> list[str]:
-    levels = ["scalar", "avx2", "avx512", "avx512vnni"]
+    levels = ["scalar", "avx2", "avx512", "avx512vnni", "amx"]
     detected = module.detected_isa()
     return levels[: levels.index(detected) + 1] if detected in levels else levels[:2]
 

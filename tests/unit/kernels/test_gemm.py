@@ -32,7 +32,7 @@ def _native_isas() -> list[str]:
     module = native.load()
     if module is None:
         return []
-    levels = ["scalar", "avx2", "avx512", "avx512vnni"]
+    levels = ["scalar", "avx2", "avx512", "avx512vnni", "amx"]
     return levels[: levels.index(module.detected_isa()) + 1]
 
 
