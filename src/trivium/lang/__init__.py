@@ -42,8 +42,10 @@ from trivium.lang.choices import (
     token_length_normalized,
     unconditional_likelihood_normalized,
 )
+from trivium.lang.flow import contains, not_
 from trivium.lang.function import SglFunction
 from trivium.lang.state import ProgramState, ProgramStateGroup
+from trivium.lang.trace import Trace
 
 image, video = refusing("image"), refusing("video")
 Runtime, RuntimeEndpoint = refusing("Runtime"), refusing("RuntimeEndpoint")
@@ -65,10 +67,12 @@ __all__ = [
     "ScriptedBackend",
     "ServerArgs",
     "SglFunction",
+    "Trace",
     "VertexAI",
     "assistant",
     "assistant_begin",
     "assistant_end",
+    "contains",
     "flush_cache",
     "function",
     "gen",
@@ -78,6 +82,7 @@ __all__ = [
     "greedy_token_selection",
     "image",
     "joint_probability",
+    "not_",
     "select",
     "separate_reasoning",
     "set_default_backend",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 from trivium.base.errors import InvalidParameterError
+from trivium.lang.abstract import Abstract
 from trivium.lang.choices import ChoicesSamplingMethod, method_of, token_length_normalized
 from trivium.lang.expressions import Expr, Gen, RoleBegin, RoleEnd, Select, Sum, ToolCall, as_expr, leaves
 from trivium.lang.forms import form_of
@@ -244,11 +245,13 @@ def select(
         InvalidParameterError: An argument has a bad value.
     """
     texts: Any = choices
-    if isinstance(texts, str) or not texts or not all(isinstance(each, str) and each for each in texts):
+    is_list = not isinstance(texts, str | Abstract) and bool(texts)
+    if not isinstance(texts, Abstract) and not (is_list and all(map(_is_choice, texts))):
         raise InvalidParameterError(f"choices is {choices!r}; it must be a list of texts", param="choices")
     if not 0 <= temperature <= _GREEDY:
         raise InvalidParameterError(f"temperature is {temperature!r}; select takes 0 only", param="temperature")
-    return Select(name=name, choices=tuple(texts), method=method_of(choices_method), timeout_s=timeout)
+    listed = texts if isinstance(texts, Abstract) else tuple(texts)
+    return Select(name=name, choices=listed, method=method_of(choices_method), timeout_s=timeout)
 
 
 def tool(
@@ -344,3 +347,7 @@ def separate_reasoning(expr: Expr | None = None, model_type: str | None = None) 
 def _message(role: str, expr: Expr | str | None) -> Expr:
     inner = () if expr is None else tuple(leaves(as_expr(expr)))
     return Sum(parts=(RoleBegin(role=role), *inner, RoleEnd(role=role)))
+
+
+def _is_choice(given: object) -> bool:
+    return isinstance(given, Abstract) or (isinstance(given, str) and given != "")

@@ -11,6 +11,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from trivium.lang.abstract import Abstract
+
 if TYPE_CHECKING:
     from concurrent.futures import Future
     from types import FrameType
@@ -69,7 +71,8 @@ class Sum(Expr):
 class Constant(Expr):
     """A text that the author wrote."""
 
-    text: str
+    text: Any
+    """A `str`; in a trace it may be abstract."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -95,7 +98,8 @@ class Select(Expr):
     """One of several texts: the one that the model finds most likely, by some measure."""
 
     name: str | None
-    choices: tuple[str, ...]
+    choices: Any
+    """A tuple of texts; in a trace they may be abstract."""
     method: ChoicesSamplingMethod
     timeout_s: float | None = None
 
@@ -185,7 +189,7 @@ def as_expr(given: object) -> Expr:
     """
     if isinstance(given, Expr):
         return given
-    if isinstance(given, str):
+    if isinstance(given, str | Abstract):
         return Constant(text=given)
     raise TypeError(
         f"{type(given).__name__} cannot be appended to a state; it takes texts, gen(), select(), tool() and roles"

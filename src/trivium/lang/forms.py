@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
 from trivium.base.errors import InvalidParameterError
 from trivium.config.structured import StructuredOutputs
+from trivium.lang.abstract import Abstract
 
 Parse = Callable[[str], Any]
 
@@ -21,6 +22,8 @@ class Form:
     constraint: StructuredOutputs
     stop: tuple[str, ...] = ()
     parse: Parse | None = None
+    given: tuple[str, Any] = ("", None)
+    """The argument of `gen` that asked for it, and its value as JSON."""
 
 
 def _number(pattern: str, parse: Parse) -> Form:
@@ -61,9 +64,13 @@ def form_of(
         return None
     if len(named) > 1:
         raise InvalidParameterError(f"gen is given {' and '.join(named)}; it takes one of them", param=named[1])
-    form = _MAKERS[named[0]](given[named[0]])
+    name, value = named[0], given[named[0]]
+    if isinstance(value, Abstract):
+        return Form(constraint=StructuredOutputs(), given=(name, value))
+    form = _MAKERS[name](value)
     form.constraint.validate()
-    return form
+    write = _GIVEN.get(name)
+    return replace(form, given=(name, value if write is None else write(value, form)))
 
 
 def _typed(dtype: object) -> Form:
@@ -116,6 +123,11 @@ def _closed(schema: Any) -> Any:
     return closed
 
 
+_GIVEN: Mapping[str, Callable[[Any, Form], Any]] = {
+    "dtype": lambda dtype, _: dtype.__name__,
+    "json_schema": lambda given, form: given if isinstance(given, str | Mapping) else form.constraint.json,
+}
+"""How an argument that is no JSON is written as such."""
 _MAKERS: Mapping[str, Callable[[Any], Form]] = {
     "dtype": _typed,
     "regex": _expression,

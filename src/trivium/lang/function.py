@@ -10,14 +10,19 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trivium.base.errors import InvalidParameterError, ProgramError, UnsupportedFeatureError
+from trivium.lang.abstract import stop, tracing
 from trivium.lang.backends.choice import backend_of
 from trivium.lang.batch import Batch, raise_first
+from trivium.lang.flow import is_count
 from trivium.lang.program import Program
 from trivium.lang.sampling import MAX_NEW_TOKENS, Sampling
-from trivium.lang.state import ProgramState, is_count
+from trivium.lang.state import ProgramState
+
+if TYPE_CHECKING:
+    from trivium.lang.trace import Trace
 
 _MIN_THREADS, _THREADS_PER_CPU = 96, 16
 _FIRST_PARAMETER = "s"
@@ -273,13 +278,25 @@ class SglFunction:
             raise_first([state.failure for state in states])
         return list(states)
 
-    def trace(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuse: programs are not traced yet.
+    def trace(self, backend: Any = None, **kwargs: Any) -> Trace:
+        """Run the function once with arguments that are not known yet, and return what it does as data.
+
+        Args:
+            backend: What the trace runs on, if it is run.
+            kwargs: Arguments that are given; the others become parameters of the program.
 
         Raises:
-            UnsupportedFeatureError: Always.
+            InvalidParameterError: There is no such parameter.
+            ProgramError: It cannot be traced; the message names the author's line.
         """
-        raise UnsupportedFeatureError("trace is not supported yet")
+        found = self._trace(kwargs, backend)
+        found.require()
+        return found
+
+    def _trace(self, given: Mapping[str, Any], backend: Any = None) -> Trace:
+        from trivium.lang.trace import trace_of  # noqa: PLC0415  (traces run functions)
+
+        return trace_of(self, given, backend)
 
     def cache(self, backend: Any = None) -> Any:
         """Refuse: what a program's runs share is found in the prefix cache without asking.
@@ -294,6 +311,8 @@ class SglFunction:
     def _state(
         self, sampling: Sampling, backend: Any, *, is_lazy: bool = True, timeout_s: float | None = None
     ) -> ProgramState:
+        if tracing.get():
+            stop(f"another program, {self.__name__}, is run")  # type: ignore[attr-defined]
         program = Program(
             backend=backend_of(backend),
             defaults=sampling,

@@ -11,6 +11,7 @@ from trivium.base.errors import InvalidParameterError, ProgramError, Unsupported
 from trivium.lang import expressions as nodes
 from trivium.lang.driver import driver
 from trivium.lang.expressions import Expr, as_expr, author_line
+from trivium.lang.flow import Flow, is_count
 from trivium.lang.promises import Variable, following
 from trivium.lang.strand import Strand
 from trivium.lang.tools import called_by, waiting
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
 JOIN_MODES = ("gather_variable", "concate_and_append")
 
 
-class ProgramState:
+class ProgramState(Flow):
     """A text that grows, and variables.
 
     Appending returns at once; reading waits until what is read is there. What fails is raised by every reader, with
     the line of the primitive that failed.
     """
+
+    _strand: Strand
 
     def __init__(self, program: Program, strand: Strand | None = None) -> None:
         self._program = program
@@ -97,7 +100,7 @@ class ProgramState:
             raise UnsupportedFeatureError("position_ids_offset is not supported", param="position_ids_offset")
         if not is_count(size):
             raise InvalidParameterError(f"size is {size!r}; it must be a whole number above 0", param="size")
-        children = [Strand(self._program, self._strand) for _ in range(size)]
+        children = [self._strand.child() for _ in range(size)]
         self._strand.append(nodes.Fork(children=children))
         return ProgramStateGroup([ProgramState(self._program, child) for child in children], self)
 
@@ -363,8 +366,3 @@ class ProgramStateGroup:
     def __exit__(self, *error: object) -> None:
         if error[0] is None:
             self.join()
-
-
-def is_count(value: object) -> bool:
-    """Say whether a value is a whole number above 0."""
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0

@@ -78,6 +78,12 @@ class Strand:
 
     # -- from any thread
 
+    is_tracing = False
+
+    def child(self) -> Strand:
+        """Return the strand of a branch, which waits for its `Fork`."""
+        return Strand(self.program, self)
+
     def append(self, expr: Expr) -> None:
         """Append a node, or the nodes of a sum; it is done later.
 
