@@ -181,7 +181,6 @@ def test_bad_values_are_refused_where_they_are_written(make: Any) -> None:
         lambda: sgl.RuntimeEndpoint("http://x"),
         lambda: sgl.set_default_backend("http://127.0.0.1:8000"),
         lambda: sgl.separate_reasoning(sgl.gen("x"), model_type="hermes"),
-        capital.trace,
     ],
 )
 def test_what_is_not_there_is_refused_by_name(make: Any) -> None:
