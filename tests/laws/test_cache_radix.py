@@ -26,6 +26,7 @@ from hypothesis.stateful import (
 from trivium.base.clock import FakeClock
 from trivium.base.ids import PageId
 from trivium.cache.accounting import check
+from trivium.cache.claims import Claim
 from trivium.cache.evict import ORDERS
 from trivium.cache.kv_cache import Holding, KVCache
 from trivium.cache.node import RadixNode
@@ -124,6 +125,7 @@ class CacheStory(RuleBasedStateMachine):
         self.offered: set[tuple[int, PageId, int]] = set()
         """(group, page, slot) that was entered into the index since it was written."""
         self.live: list[Running] = []
+        self.claims = (Claim(), Claim())
 
     @rule(
         target=running,
@@ -178,10 +180,28 @@ class CacheStory(RuleBasedStateMachine):
 
     def grow(self, holding: Holding, length: int) -> None:
         had = len(holding.pages[0])
+        before = self.claimed_len()
         self.cache.grow(holding, length)
+        if self.claimed_len() < before and not any(group.window for group in self.spec.groups):
+            assert not self.is_anything_else_evictable(), "a claimed path was cut while others could go"
         for group, pages in enumerate(holding.pages):
             taken = {(group, page, slot) for page in pages[had:] for slot in range(self.spec.page_len)}
             self.offered -= taken
+
+    def claimed_len(self) -> int:
+        """Tokens on the paths that are claimed."""
+        ends = {node for claim in self.claims for node in claim.nodes}
+        return sum(node.end for node in ends)
+
+    def is_anything_else_evictable(self) -> bool:
+        """Whether an unlocked leaf holds a page that nobody uses, and is not claimed."""
+        assert isinstance(self.cache.index, RadixTree)
+        return any(
+            self.cache.pools[0].users(page) == 0
+            for node in self.cache.index.nodes()
+            if not (node.children or node.locks or node.claims)
+            for page in node.pages[0]
+        )
 
     @rule(request=running, count=st.integers(1, 9), more=st.lists(st.integers(0, 1), max_size=3))
     def compute(self, request: Running, count: int, more: list[int]) -> None:
@@ -210,16 +230,22 @@ class CacheStory(RuleBasedStateMachine):
             self.cache.settle(request.holding, self.offer(request))
             self.cache.release_window(request.holding, request.computed_len)
 
-    @rule(request=consumes(running), keep=st.booleans())
-    def close(self, request: Running, keep: bool) -> None:
+    @rule(request=consumes(running), keep=st.booleans(), whose=st.none() | st.integers(0, 1))
+    def close(self, request: Running, keep: bool, whose: int | None) -> None:
         if request in self.live:
             self.live.remove(request)
-            self.cache.close(request.holding, self.offer(request) if keep else None)
+            claim = None if whose is None else self.claims[whose]
+            self.cache.close(request.holding, self.offer(request) if keep else None, claim)
             if keep and not any(group.window for group in self.spec.groups):
                 found = self.cache.index.match(
                     np.array(request.tokens, np.int32), request.namespace, request.computed_len
                 )
                 assert found.length == request.computed_len
+
+    @rule(whose=st.integers(0, 1))
+    def disclaim(self, whose: int) -> None:
+        self.cache.index.disclaim(self.claims[whose])
+        assert not self.claims[whose].nodes
 
     @rule(seconds=st.integers(1, 4))
     def wait(self, seconds: int) -> None:

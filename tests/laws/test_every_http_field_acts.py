@@ -29,9 +29,9 @@ TEMPLATE = (
     "{% for m in messages %}{{ m.content }}{% endfor %}{{ mood }}{{ tools or '' }}{{ documents or '' }}"
     "{{ enable_thinking }}{% if add_generation_prompt %}>{{ opening }}{% endif %}"
 )
-REFUSED = {"timeout_s", "model", "priority", "cache_retention", "cache_retention_decode"}
+REFUSED = {"timeout_s", "model", "priority", "cache_retention", "cache_retention_decode", "program"}
 """Fields whose second value may be refused; what retention does is in `tests/unit/api/test_retention.py`, what
-priority does in `tests/unit/schedule/test_orders.py`."""
+priority does in `tests/unit/schedule/test_orders.py`, what programs do in `tests/unit/schedule/test_programs.py`."""
 ADMIN = {"authorization": "Bearer boss-admin-key"}
 VARYING = ("id", "created", "system_fingerprint")
 
@@ -134,6 +134,7 @@ SHARED: dict[str, Row] = {
     "cache_retention_decode": Row(None, {"priority": 90}, GREEDY),
     "cache_salt": Row("warm", "fresh", GREEDY, sees_cache=True),
     "priority": Row(0, 1, GREEDY),
+    "program": Row(None, {"id": ""}, GREEDY),
     "timeout_s": Row(60, 1e-6, GREEDY),
     "return_token_ids": Row(False, True, GREEDY),
     "add_special_tokens": Row(True, False, GREEDY),
@@ -240,6 +241,7 @@ GENERATE_ROWS: dict[str, Row] = {
     "starts_in_reasoning": Row(False, True, {**GENERATE_CONTEXT, "reasoning_parser": "qwen3"}),
     "cache_salt": Row("warm", "unused", GENERATE_CONTEXT, sees_cache=True),
     "priority": Row(0, 1, GENERATE_CONTEXT),
+    "program": Row(None, {"id": ""}, GENERATE_CONTEXT),
     "timeout_s": Row(60, 1e-6, GENERATE_CONTEXT),
     "add_special_tokens": Row(True, False, GENERATE_CONTEXT),
 }

@@ -19,6 +19,7 @@ from support.scripted_executor import tokens_alone
 from trivium.base.errors import RequestTooLargeError
 from trivium.base.ids import FinishReason
 from trivium.cache.spec import KVGroup, KVSpec
+from trivium.config.program_share import ProgramShare
 from trivium.schedule.admit import POLICIES
 from trivium.schedule.decision import ScheduledStep
 from trivium.schedule.orders import ORDERS
@@ -30,6 +31,12 @@ prompts = st.one_of(
     st.tuples(st.integers(1, 16), st.lists(st.integers(0, 3), min_size=1, max_size=6)).map(
         lambda parts: [7] * parts[0] + parts[1]
     ),
+)
+shares = st.builds(
+    ProgramShare,
+    program_id=st.sampled_from("pq"),
+    remaining_tokens=st.none() | st.integers(0, 60),
+    ends=st.sampled_from([False, False, True]),
 )
 windows = st.lists(st.sampled_from([None, None, 1, 3, 7]), min_size=1, max_size=3)
 
@@ -62,6 +69,7 @@ class SchedulerStory(RuleBasedStateMachine):
             "aging_s": st.sampled_from([0.0, 3.0, 10.0, 1e6]),
             "fair_share": st.booleans(),
             "look_ahead": st.sampled_from([True, True, False]),
+            "program_idle_s": st.sampled_from([0.0, 0.5, 1e3]),
             "tpot_target": st.none() | st.just(0.02),
         }),
         is_ruthless=st.booleans(),
@@ -101,7 +109,11 @@ class SchedulerStory(RuleBasedStateMachine):
         max_tokens=st.integers(0, 40),
         choices=st.sampled_from([1, 1, 1, 3]),
         scored_from=st.none() | st.none() | st.integers(0, 12),
-        whose=st.fixed_dictionaries({"priority": st.integers(-1, 1), "tenant": st.sampled_from("ab")}),
+        whose=st.fixed_dictionaries({
+            "priority": st.integers(-1, 1),
+            "tenant": st.sampled_from("ab"),
+            "share": st.none() | shares,
+        }),
     )
     def add(
         self, prompt: list[int], max_tokens: int, choices: int, scored_from: int | None, whose: dict[str, Any]
@@ -171,6 +183,12 @@ class SchedulerStory(RuleBasedStateMachine):
                 self.bench.scheduler.flush()
             self.bench.scheduler.discard(scheduled)
 
+    @rule(program_id=st.sampled_from("pq"), tenant=st.sampled_from("ab"))
+    def end_program(self, program_id: str, tenant: str) -> None:
+        is_open = any(request.program is not None and request.program.key == (tenant, program_id)
+                      and request.program.claim is not None for request in self.requests)  # fmt: skip
+        assert self.bench.scheduler.programs.end(program_id, tenant) or not is_open
+
     @rule()
     def flush(self) -> None:
         self.bench.scheduler.flush()
@@ -190,6 +208,9 @@ class SchedulerStory(RuleBasedStateMachine):
             return
         self.bench.run()
         self.bench.assert_idle_pages()
+        self.bench.clock.advance(1e4)
+        self.bench.scheduler.programs.expire()
+        assert len(self.bench.scheduler.programs) == 0, "a program is open that nobody will ever end"
         for request in self.requests:
             self.assert_as_if_alone(request)
         self.bench.scheduler.flush()

@@ -235,6 +235,7 @@ class EngineStory(RuleBasedStateMachine):
             params=SamplingParams(**asked),
             priority=wish.priority if self.options.order == "priority" else 0,
             tenant=wish.tenant,
+            program=wish.program,
             cache_salt=wish.cache_salt,
             deadline_s=wish.deadline_s,
         )

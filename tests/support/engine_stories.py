@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from trivium.cache.pages import NO_PAGE
+from trivium.config.program_share import ProgramShare
 from trivium.config.retention import RangeRetention, Retention
 from trivium.config.structured import StructuredOutputs
 from trivium.engine.loop import EngineLoop
@@ -71,6 +72,7 @@ class Wish:
     priority: int
     deadline_s: float | None
     kills_at: int | None
+    program: ProgramShare | None
 
 
 wishes = st.builds(
@@ -84,6 +86,13 @@ wishes = st.builds(
     priority=st.integers(-1, 1),
     deadline_s=st.sampled_from([None] * 6 + [0.5, 3.0]),
     kills_at=st.sampled_from([None] * 50 + [-1, 0, 5]),
+    program=st.none()
+    | st.builds(
+        ProgramShare,
+        program_id=st.sampled_from("pq"),
+        remaining_tokens=st.none() | st.integers(0, 60),
+        ends=st.sampled_from([False, False, True]),
+    ),
 )
 sizes = st.fixed_dictionaries({
     "max_num_seqs": st.integers(1, 8),
@@ -98,6 +107,7 @@ policies = st.fixed_dictionaries({
     "fair_share": st.booleans(),
     "tenant_weight": st.sampled_from([(), ("a=3",)]),
     "look_ahead": st.sampled_from([True, True, False]),
+    "program_idle_s": st.sampled_from([0.0, 0.5, 1e3]),
     "preemption": st.sampled_from(["recompute", "swap", "auto"]),
     "tpot_target": st.sampled_from([None, None, 0.02]),
     "ttft_target": st.sampled_from([None, None, 0.5]),

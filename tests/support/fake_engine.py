@@ -18,6 +18,7 @@ import msgspec
 
 from trivium.base.errors import EngineDeadError, TemplateError, TriviumError
 from trivium.config.model import LayerConfig, ModelConfig, RopeConfig
+from trivium.config.program_share import ProgramShare
 from trivium.config.sampling import SamplingParams
 from trivium.engine.messages import AnswerReport, CacheNews, Delta
 from trivium.grammar.part_reader import PartReader
@@ -134,6 +135,7 @@ class Submitted:
     cache_salt: str
     priority: int
     tenant: str
+    program: ProgramShare | None
     deadline_s: float | None
 
 
@@ -149,6 +151,7 @@ class FakeEngine:
         self.cached_len = cached_len
         self.condition = FakeStatus()
         self.submitted: list[Submitted] = []
+        self.ended_programs: list[tuple[str, str]] = []
         self.aborted: list[str] = []
         self.open_ids: set[str] = set()
         self.calls: list[str] = []
@@ -199,6 +202,9 @@ class FakeEngine:
             return {"answers": msgspec.to_builtins(shown)}
         return self.replies.pop(0) if self.replies else {"flushed": True}
 
+    def end_program(self, program_id: str, tenant: str = "") -> None:
+        self.ended_programs.append((tenant, program_id))
+
     def watch_ends(self, on_ended: Callable[[AnswerReport], None]) -> None:
         self.tell_end = on_ended
 
@@ -208,7 +214,7 @@ class FakeEngine:
     def watch_cache(self, on_news: Callable[[CacheNews], None]) -> None:
         self.tell_cache = on_news
 
-    async def submit(
+    async def submit(  # noqa: PLR0913  (what a request is made of, by name)
         self,
         prompt_ids: Sequence[int],
         params: SamplingParams,
@@ -217,6 +223,7 @@ class FakeEngine:
         cache_salt: str = "",
         priority: int = 0,
         tenant: str = "",
+        program: ProgramShare | None = None,
         deadline_s: float | None = None,
         on_news: Callable[[Delta], bool] | None = None,
     ) -> AsyncGenerator[Delta, None]:
@@ -229,6 +236,7 @@ class FakeEngine:
                 cache_salt=cache_salt,
                 priority=priority,
                 tenant=tenant,
+                program=program,
                 deadline_s=deadline_s,
             )
         )

@@ -24,6 +24,7 @@ from trivium.config.sampling import SamplingParams
 if TYPE_CHECKING:
     from trivium.assembly import Frontend
     from trivium.config.chat_output import ChatOutput
+    from trivium.config.program_share import ProgramShare
     from trivium.grammar.chat import ChatRequest
     from trivium.tokens.chat import ChatTemplate
 
@@ -61,6 +62,8 @@ class ReadPrompt:
     """What the answer is made of, where it is more than text."""
     num_earlier_calls: int = 0
     """Tool calls of the conversation's history."""
+    program: ProgramShare | None = None
+    """The program to which its request belongs, if it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

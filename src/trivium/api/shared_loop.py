@@ -58,6 +58,8 @@ class SharedLoop:
         self._inboxes: dict[str, Inbox] = {}
         self._left: deque[Inbox] = deque()
         """Inboxes whose callers are gone and whose requests have still to be aborted."""
+        self._over: deque[str] = deque()
+        """Programs that have ended, of which the loop has still to be told."""
         self._ids = count()
         self._seeds = random.Random(seed)  # noqa: S311  (sampling seeds, not secrets)
 
@@ -99,6 +101,7 @@ class SharedLoop:
                 params=params,
                 cache_salt=prompt.cache_salt,
                 priority=prompt.priority,
+                program=prompt.program,
             )
             try:
                 loop.submit(message)
@@ -148,6 +151,11 @@ class SharedLoop:
             self._left.append(inbox)
             self._sweep()
 
+    def end_program(self, program_id: str) -> None:
+        """Let the cached paths of a program go like others; never waits, as `leave`."""
+        self._over.append(program_id)
+        self._sweep()
+
     def close(self) -> None:
         """Give back the loop's memory and threads; who waits for news is told that it is closed."""
         with self._turns:
@@ -194,7 +202,7 @@ class SharedLoop:
 
     def _sweep(self) -> None:
         """Abort what was left meanwhile, unless somebody has the turn, who will then do it on leaving."""
-        while self._left and self._turns.try_enter():
+        while (self._left or self._over) and self._turns.try_enter():
             try:
                 self._abort_left()
             finally:
@@ -208,3 +216,7 @@ class SharedLoop:
             if self._loop is not None:
                 self._loop.abort(inbox.num_open)
             inbox.num_open.clear()
+        while self._over:
+            program_id = self._over.popleft()
+            if self._loop is not None:
+                self._loop.call("end_program", {"program_id": program_id})

@@ -6,6 +6,8 @@ an inner node's record is complete once it is a leaf itself::
 
     last_use   the later of the two
     hits       the sum: whoever found the child has found the parent too
+
+Above every policy stand claims (see `claims`): what an open program claims goes after all that nobody claims.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from trivium.base.clock import Clock
     from trivium.cache.node import RadixNode
 
-Key = tuple[int, int]
+Key = tuple[int, ...]
 Order = Callable[["RadixNode"], Key]
 """The smaller, the sooner a node goes."""
 
@@ -61,13 +63,19 @@ ORDERS: Mapping[str, Callable[[Clock], Order]] = {
 """Eviction policies by name."""
 
 
+def claims_last(order: Order) -> Order:
+    """Return an order in which claimed nodes go after all others."""
+    return lambda node: (node.claims is not None, *order(node))
+
+
 class EvictionQueue:
     """Nodes that may be evictable, in the order of a policy.
 
     A node is added when it may have become evictable, and stays however often it is used: keys mostly grow, so an entry
     that has become too small is put back with the key of now when it comes to the front. Only a key that has shrunk
-    (a priority that was lowered, or has expired) needs `add` again. Whoever comes to the front and cannot go (it has
-    children, is locked, or its pages are in use) leaves the queue; whatever changes that adds it again.
+    (a priority that was lowered, or has expired; a claim that was let go) needs `add` again. Whoever comes to the front
+    and cannot go (it has children, is locked, or its pages are in use) leaves the queue; whatever changes that adds it
+    again.
 
     Cost: O(log nodes) to add and to take one; no policy looks at others than those that come to the front.
     """

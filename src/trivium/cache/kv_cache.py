@@ -24,6 +24,7 @@ from trivium.cache.spec import KVSpec
 from trivium.cache.window import first_needed
 
 if TYPE_CHECKING:
+    from trivium.cache.claims import Claim
     from trivium.cache.page_runs import PageFollower
     from trivium.cache.prefix import TokenArray
     from trivium.cache.retain import RetentionPlan
@@ -216,15 +217,19 @@ class KVCache:
                 holding.has_changed = True
             holding.released[group] = max(holding.released[group], min(first, len(pages)))
 
-    def close(self, holding: Holding, tokens: TokenArray | None) -> None:
+    def close(self, holding: Holding, tokens: TokenArray | None, claim: Claim | None = None) -> None:
         """End a holding: enter its computed tokens, then give every page back.
 
         Args:
             holding: Not used afterwards.
             tokens: Computed tokens from `holding.locked_len` on, or `None` to enter nothing.
+            claim: Who claims what is entered.
         """
         if tokens is not None:
+            first = holding.locked_len
             self.settle(holding, tokens)
+            if claim is not None:
+                self.index.claim(holding.lock, tokens[holding.locked_len - first :], claim)
         self.index.unlock(holding.lock)
         self.confirm_copies(holding)
         for pool, pages in zip(self.pools, holding.pages, strict=True):

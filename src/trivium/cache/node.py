@@ -13,6 +13,7 @@ from trivium.base.intmath import ceil_div
 from trivium.cache.spec import KVSpec
 
 if TYPE_CHECKING:
+    from trivium.cache.claims import Claim
     from trivium.cache.prefix import TokenArray
     from trivium.cache.retain import Kept
 
@@ -27,8 +28,8 @@ class RadixNode:
     """
 
     __slots__ = (
-        "born", "children", "data", "end", "hits", "kept", "keys", "last_use", "locks", "namespace", "pages", "parent",
-        "start",
+        "born", "children", "claims", "data", "end", "hits", "kept", "keys", "last_use", "locks", "namespace", "pages",
+        "parent", "start",
     )  # fmt: skip
 
     def __init__(self, data: bytes, start: int, pages: tuple[list[PageId], ...], parent: RadixNode | None) -> None:
@@ -55,6 +56,8 @@ class RadixNode:
         """Requests whose match ended with it, or with a node below it that has gone since."""
         self.kept: Kept | None = None
         """The priority that a request asked for, under the policy that heeds it."""
+        self.claims: set[Claim] | None = None
+        """Those of open programs whose paths end here; `None` where there are none."""
 
     @classmethod
     def root(cls, namespace: Hashable, num_groups: int) -> RadixNode:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from trivium.cache.claims import Claim
     from trivium.cache.page_runs import PageListener
     from trivium.cache.retain import RetentionPlan
 
@@ -87,6 +88,20 @@ class PrefixIndex(Protocol):
         """
         ...
 
+    def claim(self, lock: Any, tail: TokenArray, claim: Claim) -> None:
+        """Drop the path of a locked place, and of `tail` behind it, after all that nobody claims.
+
+        Args:
+            lock: The place.
+            tail: Tokens that were entered behind it, fewer than a page.
+            claim: Whose path it is; what it claimed of the same path before is let go.
+        """
+        ...
+
+    def disclaim(self, claim: Claim) -> None:
+        """Let everything go that `claim` has."""
+        ...
+
     def evict(self, group: int, count: int) -> None:
         """Drop what the eviction policy names until `count` pages of `group` are free, or none is evictable."""
         ...
@@ -143,6 +158,12 @@ class NoPrefixIndex:
         plan: RetentionPlan | None = None,
     ) -> None:
         """Enter nothing."""
+
+    def claim(self, lock: None, tail: TokenArray, claim: Claim) -> None:
+        """Keep nothing."""
+
+    def disclaim(self, claim: Claim) -> None:
+        """Have nothing to let go."""
 
     def evict(self, group: int, count: int) -> None:
         """Nothing is evictable."""

@@ -33,7 +33,8 @@ import numpy as np
 from trivium.base.errors import InternalError, ensure
 from trivium.base.ids import PageId
 from trivium.base.intmath import ceil_div
-from trivium.cache.evict import ORDERS, EvictionQueue
+from trivium.cache.claims import Claim, claim_problems, pass_up
+from trivium.cache.evict import ORDERS, EvictionQueue, claims_last
 from trivium.cache.node import TOKEN_BYTES, RadixNode, node_problems, token_bytes, walk
 from trivium.cache.page_runs import enter_root, extend_keys, page_of, run_of
 from trivium.cache.pages import NO_PAGE, PagePool
@@ -76,7 +77,7 @@ class RadixTree:
         windows = [group.window for group in spec.groups]
         self._widest = max((window for window in windows if window is not None), default=0)
         self._listeners: list[PageListener] = []
-        order = ORDERS[eviction](clock)
+        order = claims_last(ORDERS[eviction](clock))
 
         def new_queue() -> EvictionQueue:
             return EvictionQueue(order)
@@ -253,6 +254,21 @@ class RadixTree:
             node.kept = kept
             self._shrinker.note_priority(node)
 
+    # -- claims -----------------------------------------------------------------------------------------------
+
+    def claim(self, lock: RadixNode, tail: TokenArray, claim: Claim) -> None:
+        """Claim the path that leads over a locked node to the end of `tail`, which is cached behind it."""
+        path, _ = walk(lock, token_bytes(tail))
+        end = path[-1] if path else lock
+        if end.parent is not None:
+            claim.move_to(end, self._widest, self._shrinker.requeue)
+
+    def disclaim(self, claim: Claim) -> None:
+        """Let everything go that `claim` has."""
+        for node in tuple(claim.nodes):
+            claim.leave(node)
+            self._shrinker.requeue(node)
+
     def _adopt(self, path: list[RadixNode], first: int, last: int, pages: Sequence[list[PageId]]) -> None:
         """Settle the pages [first, last) that the tree has along `path`: one copy stays, tree and request share it."""
         for group, (pool, table) in enumerate(zip(self._pools, pages, strict=True)):
@@ -307,7 +323,7 @@ class RadixTree:
         """Return whether tokens may be entered at the end of `node` itself, not behind it."""
         if node.parent is None or node.children or node.locks:
             return False
-        if node.kept is None:
+        if node.kept is None and node.claims is None:
             return True
         # What is entered was not asked to be kept: only the partial page, which it joins, is split off for it.
         whole = node.end // self._page_len * self._page_len
@@ -316,6 +332,7 @@ class RadixTree:
         if node.end == whole:
             return False
         node.kept = None
+        pass_up(node)
         self._shrinker.note_priority(node)
         return True
 
@@ -342,6 +359,9 @@ class RadixTree:
         node.replace_tokens(node.data[cut:], at)
         node.parent = upper
         upper.children[node.first_token] = node
+        if node.end - at < self._widest:
+            for claim in node.claims or ():
+                claim.enter(upper)
         for group, queue in zip(self._spec.groups, self._queues, strict=True):
             if group.window is not None:
                 queue.add(upper)
@@ -393,7 +413,9 @@ class RadixTree:
     def check(self) -> list[str]:
         """Re-derive the invariants of every node; return what does not hold."""
         self._shrinker.wake()
-        problems = [problem for node in self.nodes() for problem in node_problems(node, self._spec)]
+        problems = [
+            problem for node in self.nodes() for problem in (*node_problems(node, self._spec), *claim_problems(node))
+        ]
         for group, queue in enumerate(self._queues):
             is_full = self._spec.groups[group].window is None
             problems += [

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from trivium.base.errors import InternalError
 from trivium.base.ids import PageId
+from trivium.cache.claims import pass_up
 from trivium.cache.node import TOKEN_BYTES, RadixNode
 from trivium.cache.page_runs import run_of
 from trivium.cache.pages import NO_PAGE, PagePool
@@ -88,11 +89,15 @@ class TreeShrinker:
 
     def note_priority(self, node: RadixNode) -> None:
         """Heed that the priority of `node` has changed, and that it will when it expires."""
+        self.requeue(node)
+        if node.kept is not None and node.kept.expires_s is not None:
+            heappush(self._expiries, (node.kept.expires_s, next(self._serial), node, node.kept))
+
+    def requeue(self, node: RadixNode) -> None:
+        """Heed that a queued node may now go sooner than it might before."""
         for queue in self.queues:
             if node in queue:
                 queue.add(node)
-        if node.kept is not None and node.kept.expires_s is not None:
-            heappush(self._expiries, (node.kept.expires_s, next(self._serial), node, node.kept))
 
     def _expire(self) -> None:
         """Heed the priorities whose time has passed."""
@@ -176,6 +181,7 @@ class TreeShrinker:
         if parent is None:
             return
         del parent.children[node.first_token]
+        pass_up(node)
         node.parent = None
         parent.last_use = max(parent.last_use, node.last_use)
         parent.hits += node.hits

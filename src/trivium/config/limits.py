@@ -23,6 +23,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "max_queue": (1, _MAX_INT32),
     "max_queue_wait": (0.001, 86400.0),
     "aging_s": (0.0, 86400.0),
+    "program_idle_s": (0.0, 86400.0),
     "tpot_target": (1e-4, 3600.0),
     "ttft_target": (1e-4, 86400.0),
     "seed": (0, (1 << 64) - 1),

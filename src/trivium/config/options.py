@@ -113,10 +113,10 @@ class ScheduleOptions:
     """Most answers that run at the same time."""
     max_num_batched_tokens: int = 512
     """Most tokens in one step; longer prompts run in chunks."""
-    order: Literal["srf", "fcfs", "lpm", "dfs", "hrrn", "priority"] = "srf"
+    order: Literal["srf", "fcfs", "lpm", "dfs", "hrrn", "program", "priority"] = "srf"
     """Who starts next: srf (shortest remaining prefill; the oldest gets half of each step), fcfs (arrival), lpm
     (longest cached prefix), dfs (depth first through the tree of waiting prompts), hrrn (highest response ratio),
-    priority (smaller numbers first)."""
+    program (least left of the request and its program), priority (smaller numbers first)."""
     aging_s: float = field(default=30.0, metadata=ADVANCED)
     """Seconds after which a waiting request is overtaken by nobody, whatever the order."""
     admission: Literal["max-utilization", "guaranteed-no-evict", "static-batch"] = field(
@@ -129,6 +129,9 @@ class ScheduleOptions:
     written at once to the disk or host cache and read back; auto: whichever is quicker by measured rates."""
     look_ahead: bool = field(default=True, metadata=ADVANCED)
     """Let requests that share a prefix wait until it was computed once."""
+    program_idle_s: float = field(default=300.0, metadata=ADVANCED)
+    """Seconds without a request after which a program (requests that share program.id) has ended; until it ends, the
+    prefix cache drops its paths after all others. 0 drops them like others."""
     preempt_for_priority: bool = field(default=False, metadata=ADVANCED)
     """Let a waiting request of better priority take the place of running ones; needs order priority."""
     fair_share: bool = field(default=False, metadata=ADVANCED)

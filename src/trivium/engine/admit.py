@@ -108,6 +108,8 @@ def admit(message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: 
         )
     if message.adapter is not None:
         raise UnsupportedFeatureError(f"adapter '{message.adapter}' is not loaded", param="model")
+    if message.program is not None:
+        message.program.validate()
     retention = _retention(params, len(message.prompt_ids), limits)
     limit_len = _limit_len(len(message.prompt_ids), params, limits.max_model_len)
     filled = replace(params, seed=params.seed or 0, logprobs_mode=params.logprobs_mode or limits.logprobs_mode)
@@ -138,6 +140,7 @@ def admit(message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: 
             priority=message.priority,
             retention=retention,
             tenant=message.tenant,
+            share=message.program,
             tokens=[TokenId(token) for token in message.prompt_ids],
         )
         automaton = OutputAutomaton(tokenizer, own, end_ids, stops=stops, part_reader=reader, budget=budget)

@@ -46,6 +46,7 @@ from trivium.engine.streams import OnNews, StreamTable, error_from, new_submit
 from trivium.engine.wire import decode_from_engine
 
 if TYPE_CHECKING:
+    from trivium.config.program_share import ProgramShare
     from trivium.config.sampling import SamplingParams
 
 logger = logging.getLogger(__name__)
@@ -166,7 +167,7 @@ class EngineClient:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.ready.wait(), _WATCH_S)
 
-    def submit(
+    def submit(  # noqa: PLR0913  (what a request is made of, by name)
         self,
         prompt_ids: Sequence[int],
         params: SamplingParams,
@@ -175,6 +176,7 @@ class EngineClient:
         cache_salt: str = "",
         priority: int = 0,
         tenant: str = "",
+        program: ProgramShare | None = None,
         deadline_s: float | None = None,
         on_news: OnNews | None = None,
     ) -> AsyncIterator[Delta]:
@@ -199,6 +201,7 @@ class EngineClient:
             cache_salt=cache_salt,
             priority=priority,
             tenant=tenant,
+            program=program,
             deadline_s=deadline_s,
         )
         return self._streams.run(message, lambda: self._open(message), self.abort, on_news)
@@ -214,6 +217,12 @@ class EngineClient:
         self._replay.leave(request_id)
         if has_sent and self._engine is not None and self._is_ready:
             self._engine.send(Abort([request_id]))
+
+    def end_program(self, program_id: str, tenant: str = "") -> None:
+        """Let a program's cached paths go like others; never waits, and another engine has none."""
+        if self._engine is not None and self._is_ready:
+            whose = {"program_id": program_id, "tenant": tenant}
+            self._engine.send(self._calls.unanswered("end_program", whose))
 
     async def call(
         self, name: str, arguments: Mapping[str, object] = MappingProxyType({}), *, timeout_s: float = 10.0

@@ -21,6 +21,7 @@ from trivium.engine.status import EngineStatus
 from trivium.engine.streams import OnNews, StreamTable, new_submit
 
 if TYPE_CHECKING:
+    from trivium.config.program_share import ProgramShare
     from trivium.config.sampling import SamplingParams
     from trivium.engine.loop import EngineLoop
 
@@ -37,7 +38,7 @@ class LocalEngine:
         self._loop = loop
         self._seeds = random.Random(seed)  # noqa: S311  (sampling seeds, not secrets)
         self._tables: dict[asyncio.AbstractEventLoop, StreamTable] = {}
-        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._is_stopping = threading.Event()
         self._is_draining = False
         self._last_move_s = time.monotonic()
@@ -62,7 +63,7 @@ class LocalEngine:
             stats=self._loop.stats(),
         )
 
-    def submit(
+    def submit(  # noqa: PLR0913  (what a request is made of, by name)
         self,
         prompt_ids: Sequence[int],
         params: SamplingParams,
@@ -71,6 +72,7 @@ class LocalEngine:
         cache_salt: str = "",
         priority: int = 0,
         tenant: str = "",
+        program: ProgramShare | None = None,
         deadline_s: float | None = None,
         on_news: OnNews | None = None,
     ) -> AsyncGenerator[Delta]:
@@ -89,6 +91,7 @@ class LocalEngine:
             cache_salt=cache_salt,
             priority=priority,
             tenant=tenant,
+            program=program,
             deadline_s=deadline_s,
         )
         return self._run_in_own_loop(message, on_news)
@@ -96,6 +99,10 @@ class LocalEngine:
     async def abort(self, request_id: str) -> None:
         """End a request; unknown ids are ignored."""
         self._inbox.put(lambda: self._loop.abort([request_id]))
+
+    def end_program(self, program_id: str, tenant: str = "") -> None:
+        """Let a program's cached paths go like others; never waits."""
+        self._inbox.put(lambda: self._loop.call("end_program", {"program_id": program_id, "tenant": tenant}))
 
     async def call(
         self, name: str, arguments: Mapping[str, object] = MappingProxyType({}), *, timeout_s: float = 10.0

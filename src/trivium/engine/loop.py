@@ -456,6 +456,7 @@ class EngineLoop:
             "cache": self._scheduler.describe_cache,
             "pin": self.pin,
             "unpin": self.unpin,
+            "end_program": lambda **whose: {"ended": self._scheduler.programs.end(**whose)},
             "reload": self.reload,
             "queued": lambda: {"request_ids": self.queued_requests()},
         }

@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from trivium.config.program_share import ProgramShare
 from trivium.config.sampling import SamplingParams
 from trivium.grammar.parts import OutputPart
 from trivium.sampling.batch import TokenLogprobs
@@ -48,6 +49,8 @@ class Submit(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Smaller starts first; other than 0 only where the order is by priority."""
     tenant: str = ""
     """Who asks, for fair shares: the name of an API key, or the request's `user`."""
+    program: ProgramShare | None = None
+    """The program to which it belongs, if it does."""
     deadline_s: float | None = None
     """Seconds from arrival after which the request is ended with an error."""
 

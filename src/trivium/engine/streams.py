@@ -24,6 +24,7 @@ from trivium.engine.messages import Delivered, Delta, Refused, Submit
 if TYPE_CHECKING:
     from random import Random
 
+    from trivium.config.program_share import ProgramShare
     from trivium.config.sampling import SamplingParams
 
 logger = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ def error_from(kind: str, message: str, param: str | None = None, retry_after_s:
     return error_type(message)
 
 
-def new_submit(
+def new_submit(  # noqa: PLR0913  (what a request is made of, by name)
     prompt_ids: Sequence[int],
     params: SamplingParams,
     seeds: Random,
@@ -55,6 +56,7 @@ def new_submit(
     cache_salt: str,
     priority: int,
     tenant: str,
+    program: ProgramShare | None = None,
     deadline_s: float | None,
 ) -> Submit:
     """Write a request so that it can be replayed: with an id and a seed, drawn where none was given."""
@@ -67,6 +69,7 @@ def new_submit(
         cache_salt=cache_salt,
         priority=priority,
         tenant=tenant,
+        program=program,
         deadline_s=deadline_s,
     )
 

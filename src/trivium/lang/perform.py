@@ -85,7 +85,8 @@ async def _answer(
     from trivium.api.outputs import Answers  # noqa: PLC0415  (start-up time)
 
     answers = Answers("", None, prompt, params)
-    async with aclosing(strand.program.backend.submit(prompt, params)) as deltas:
+    program = strand.program
+    async with aclosing(program.backend.submit(prompt, params, program.share())) as deltas:
         async for news in deltas:
             answers.add(news)
             text = content_of(news.text, news.parts)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import time
 import traceback
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from trivium.base.errors import ProgramError
+from trivium.config.program_share import ProgramShare
+from trivium.lang.expressions import Gen
 from trivium.lang.sampling import Sampling
 
 if TYPE_CHECKING:
     from trivium.lang.backends import Backend
+    from trivium.lang.expressions import Expr
     from trivium.lang.strand import Strand
 
 
@@ -30,14 +35,42 @@ class Program:
     """Whether appending returns before the work is done."""
     strands: dict[Strand, None] = field(default_factory=dict)
     """Those that are not over, in the order of their making."""
+    program_id: str = field(default_factory=lambda: f"run-{uuid.uuid4().hex}")
+    _is_whole: bool = False
+    """Whether nothing can be appended any more but by strands that are under way."""
+    _expected_tokens: int = 0
+    """Most tokens of the answers that are queued in its strands."""
+    _lock: Lock = field(default_factory=Lock)
     _began_s: float = field(default_factory=time.monotonic)
 
     def left_s(self) -> float | None:
         """Seconds until the time limit, or `None` where there is none."""
         return None if self.timeout_s is None else max(0.0, self._began_s + self.timeout_s - time.monotonic())
 
+    def share(self) -> ProgramShare:
+        """Say which run a request of this moment belongs to, and what is left of it, once that is known."""
+        return ProgramShare(
+            program_id=self.program_id, remaining_tokens=self._expected_tokens if self._is_whole else None
+        )
+
+    def expect(self, expr: Expr, sign: int = 1) -> None:
+        """Count a primitive that has been queued, or with `sign` -1 one that is done now."""
+        if isinstance(expr, Gen):
+            with self._lock:
+                self._expected_tokens += sign * (expr.sampling.max_tokens or self.defaults.max_tokens or 0)
+
+    def drop(self, strand: Strand) -> None:
+        """Forget a strand that is over; with the last one the run is."""
+        with self._lock:
+            was_there = strand in self.strands
+            self.strands.pop(strand, None)
+            is_over = was_there and not self.strands
+        if is_over:
+            self.backend.end_program(self.program_id)
+
     def end(self) -> None:
         """Take nothing more; what was appended is still done."""
+        self._is_whole = True
         for strand in tuple(self.strands):
             strand.end()
 

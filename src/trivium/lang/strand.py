@@ -172,7 +172,7 @@ class Strand:
         self.feed.add(text, meta)
 
     def _close(self, error: ProgramError | None = None) -> None:
-        self.program.strands.pop(self, None)
+        self.program.drop(self)
         self.turn.lose(error or ProgramError("the message was never ended", line="the program"))
         for _, variable in tuple(self.scopes.values()):
             variable.fail(error or ProgramError(f"the scope '{variable.name}' was never ended", line="the program"))
@@ -197,6 +197,7 @@ class Strand:
     def _take(self, task: _Task) -> None:
         if self.error is None:
             self._tasks.append(task)
+            self.program.expect(task.expr)
         else:
             _lose(task, self.error)
 
@@ -217,6 +218,7 @@ class Strand:
                     self._is_driven, self._running = False, None
                     return
                 task = self._tasks.popleft()
+            self.program.expect(task.expr, sign=-1)
             try:
                 await self._perform(task)
             except asyncio.CancelledError:

@@ -4,7 +4,8 @@ An index holds the waiting requests of one line and yields them best first. None
 is asked; what each costs is said with it. Two things stand above every order (see `waiting` and `choose`): a request
 that has waited `aging_s` is overtaken by nobody, and one that does not fit never blocks one that does.
 
-Sources: hrrn: Brinch Hansen 1971; lpm and its depth-first form: Zheng et al. 2024, SGLang, section 3.
+Sources: hrrn: Brinch Hansen 1971; lpm and its depth-first form: Zheng et al. 2024, SGLang, section 3. program: what a
+program has used stands for what is left of it, as in Luo et al. 2025, Autellix, where nobody says what is.
 """
 
 from __future__ import annotations
@@ -222,6 +223,12 @@ ORDERS: Mapping[str, Order] = {
     "lpm": Order(make=lambda clock, cached_len: ByCachedPrefix(cached_len)),
     "dfs": Order(make=lambda clock, cached_len: DepthFirst()),
     "hrrn": Order(make=lambda clock, cached_len: ByResponseRatio(clock)),
+    "program": Order(
+        make=lambda clock, cached_len: ByKey(
+            lambda request: request.need_len + request.program_left,
+            lambda request: request.left_len + request.program_left,
+        ),
+    ),
     "priority": Order(
         make=lambda clock, cached_len: ByKey(lambda request: request.priority),
         ranks_running=True,

@@ -28,10 +28,13 @@ from trivium.base.ids import FinishReason, PageId, RequestId, TokenId
 from trivium.schedule.timeline import Timeline
 
 if TYPE_CHECKING:
+    from trivium.cache.claims import Claim
     from trivium.cache.kv_cache import Holding
     from trivium.cache.retain import RetentionPlan
+    from trivium.config.program_share import ProgramShare
     from trivium.config.sampling import SamplingParams
     from trivium.schedule.below import Approach
+    from trivium.schedule.programs import OpenProgram
     from trivium.schedule.recorder import Wait
     from trivium.schedule.step import Int32Array
 
@@ -69,6 +72,8 @@ class Request:
     """Smaller starts first, where the order looks at it."""
     tenant: str = ""
     """Who asks: the name of an API key, or the `user` of the request; shares are fair between tenants where asked."""
+    share: ProgramShare | None = None
+    """The program to which it belongs, if it does."""
     adapter_slot: int = -1
     retention: RetentionPlan | None = None
     """Priorities of its KV under `--eviction priority`, when it asks for any."""
@@ -95,6 +100,10 @@ class Request:
     """Prompt rows whose logits were already delivered for prompt logprobs; not run again after a preemption."""
     end_len: int = 0
     """Number of tokens with which the request ends at the latest: `limit_len`, or what the KV pool holds of it."""
+    program: OpenProgram | None = None
+    """That of `share`, while the request is open."""
+    program_left: int = 0
+    """Tokens that its program is expected to need after it, as it was known at arrival."""
     sequence: int = 0
     """Order of arrival at the scheduler; kept over preemptions."""
     seat: int = -1
@@ -137,6 +146,11 @@ class Request:
     def has_begun(self) -> bool:
         """Whether it has run, or an earlier engine has delivered some of its answer."""
         return self.state is not RequestState.WAITING or self.num_preemptions > 0 or self.num_delivered > 0
+
+    @property
+    def claim(self) -> Claim | None:
+        """What claims its path in the prefix cache, if anything does."""
+        return None if self.program is None else self.program.claim
 
     @property
     def output_len(self) -> int:

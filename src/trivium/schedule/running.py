@@ -80,7 +80,7 @@ class RunningSet:
                 or filled.
         """
         holding = request.held
-        self._cache.close(holding, computed_tokens(request) if keep and _is_whole(holding) else None)
+        self._cache.close(holding, computed_tokens(request) if keep and _is_whole(holding) else None, request.claim)
         self.tables.stand(request.seat)
         self.requests.remove(request)
         self.version += 1

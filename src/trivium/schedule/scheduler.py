@@ -32,6 +32,7 @@ from trivium.schedule.limits import Limits
 from trivium.schedule.look_ahead import LookAhead, NoLookAhead, SharedPrefixes
 from trivium.schedule.orders import ORDERS
 from trivium.schedule.output_estimate import OutputEstimate
+from trivium.schedule.programs import Programs
 from trivium.schedule.rate import DepartureRate
 from trivium.schedule.recorder import Recorder
 from trivium.schedule.request import Request, RequestState
@@ -86,6 +87,8 @@ class Scheduler:
         self._eviction = eviction
         self.pins = Pins(self._cache, clock)
         """Prefixes that stay."""
+        self.programs = Programs(self._cache.index, clock, options.program_idle_s)
+        """Whose paths are dropped last."""
         self._limits = Limits(spec, num_pages, max_model_len, self._pinned_len)
         self._max_rows = options.max_num_seqs if max_logit_rows is None else max_logit_rows
         self._clock = clock
@@ -152,6 +155,7 @@ class Scheduler:
             request.queued_s = now_s
             request.end_len = self._limits.end_len(request)
             request.state = RequestState.WAITING
+            self.programs.join(request)
             self._waiting.add(request)
             self.recorder.arrived(request)
             if request.choice == 0:  # the others wait for its prompt
@@ -242,6 +246,7 @@ class Scheduler:
         request.state = RequestState.FINISHED
         request.finish_reason = reason
         self._below.forget(request)
+        self.programs.leave(request)
         self.recorder.ended(request)
         self._rate.note()
 
@@ -287,6 +292,7 @@ class Scheduler:
     def _choose(self) -> ScheduledStep | None:
         self._steady = None
         self.pins.expire()
+        self.programs.expire()
         draft = StepDraft(self._options.max_num_batched_tokens, self._max_rows)
         self._chooser.choose(draft)
         for request, num_tokens, kind in self._running.preempted:
@@ -371,6 +377,8 @@ class Scheduler:
         if entry.num_rows > entry.draws:
             request.num_scored += entry.num_scored
         request.tokens.extend(outcome.tokens)
+        if request.program is not None:
+            request.program.used_tokens += entry.num_tokens
         if self._fair is not None:
             self._fair.charge(request.tenant, entry.num_tokens)
         finish = outcome.finish or (FinishReason.LENGTH if _is_at_end(entry) else None)
@@ -444,7 +452,7 @@ class Scheduler:
         """Re-derive by brute force who owns every page; return the differences, none when all is well."""
         holdings = [request.held for request in self._running.requests] + [pin.holding for pin in self.pins]
         problems = check(self._cache, holdings) + self._running.tables.problems(self._running.requests)
-        return problems + self._below.problems() + self._look_ahead.problems()
+        return problems + self._below.problems() + self._look_ahead.problems() + self.programs.problems()
 
     def _pinned_len(self, request: Request) -> int:
         return self.pins.lost_len(request.known_array(), request.namespace) if self.pins else 0

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trivium.base.errors import InvalidParameterError
+from trivium.config.program_share import MAX_ID_CHARS, ProgramShare
 from trivium.config.retention import MAX_PRIORITY, RangeRetention, Retention
 from trivium.server.fields import INT31, Field, is_count, refused
 
@@ -45,6 +46,23 @@ def retention_ranges(max_ranges: int, doc: str) -> Field:
     return Field(read, {"type": "array", "items": items, "maxItems": max_ranges}, doc)
 
 
+def program_share(doc: str) -> Field:
+    """The share of a request in a program."""
+
+    def read(name: str, value: Any) -> ProgramShare:
+        parts = _parts(name, value, ("id", "remaining_tokens", "ends"))
+        found = ProgramShare(program_id=parts.pop("id", ""), **parts)
+        found.validate(name)
+        return found
+
+    properties = {
+        "id": {"type": "string", "minLength": 1, "maxLength": MAX_ID_CHARS},
+        "remaining_tokens": {"type": ["integer", "null"], "minimum": 0, "maximum": INT31},
+        "ends": {"type": "boolean"},
+    }
+    return Field(read, _object(properties, required=("id",)), doc)
+
+
 def _range(name: str, value: Any) -> RangeRetention:
     parts = _known(name, value, ("token_range", "priority", "duration_s"))
     bounds = parts.pop("token_range", None)
@@ -58,14 +76,20 @@ def _range(name: str, value: Any) -> RangeRetention:
 
 def _known(name: str, value: Any, parts: tuple[str, ...]) -> dict[str, Any]:
     """Return the parts of an object, of which `priority` must be one."""
+    found = _parts(name, value, parts)
+    if "priority" not in found:
+        raise refused(f"{name}.priority", None, f"a whole number from 0 to {MAX_PRIORITY}")
+    return found
+
+
+def _parts(name: str, value: Any, parts: tuple[str, ...]) -> dict[str, Any]:
+    """Return the parts of an object that are not null."""
     if not isinstance(value, dict):
         raise refused(name, value, "an object")
     for key in value:
         if key not in parts:
             field = name.split("[", maxsplit=1)[0]
             raise InvalidParameterError(f"unknown field '{name}.{key[:60]}'; known are {', '.join(parts)}", param=field)
-    if value.get("priority") is None:
-        raise refused(f"{name}.priority", None, f"a whole number from 0 to {MAX_PRIORITY}")
     return {key: entry for key, entry in value.items() if entry is not None}
 
 

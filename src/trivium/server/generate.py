@@ -57,6 +57,7 @@ async def _one_prompt(
         cache_salt=job.cache_salt,
         priority=job.priority,
         tenant=job.tenant,
+        program=job.program,
         deadline_s=job.timeout_s,
         on_news=on_news,
     )

@@ -13,6 +13,7 @@ from typing import Any
 
 from trivium.base.errors import InvalidParameterError, PromptTooLongError, UnsupportedFeatureError
 from trivium.config.chat_output import ChatOutput
+from trivium.config.program_share import ProgramShare
 from trivium.config.sampling import SamplingParams
 from trivium.server.constraint_fields import constraint_field, constraint_of
 from trivium.server.fields import MAX_SHOWN_CHARS, is_count, root_field
@@ -74,6 +75,8 @@ class Job:
     priority: int = 0
     tenant: str = ""
     """Who asks, for fair shares: the name of the API key, or the request's `user` where there are no keys."""
+    program: ProgramShare | None = None
+    """The program to which its requests belong, if they do."""
     timeout_s: float | None = None
     constraint_field: str | None = None
     """Field in which the answer's form was asked for."""
@@ -160,6 +163,7 @@ def new_job(
         skip_special_tokens=params.skip_special_tokens,
         cache_salt=values.get("cache_salt", ""),
         priority=values.get("priority", 0),
+        program=values.get("program"),
         timeout_s=values.get("timeout_s"),
         constraint_field=constraint_field(values),
         chat_output=params.chat_output,

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from trivium.config.program_share import ProgramShare
 from trivium.config.sampling import SamplingParams
 from trivium.engine.messages import AnswerReport, CacheNews, Delta
 
@@ -60,7 +61,7 @@ class EnginePort(Protocol):
         """Read the condition; never waits."""
         ...
 
-    def submit(
+    def submit(  # noqa: PLR0913  (what a request is made of, by name)
         self,
         prompt_ids: Sequence[int],
         params: SamplingParams,
@@ -69,6 +70,7 @@ class EnginePort(Protocol):
         cache_salt: str = "",
         priority: int = 0,
         tenant: str = "",
+        program: ProgramShare | None = None,
         deadline_s: float | None = None,
         on_news: Callable[[Delta], bool] | None = None,
     ) -> AsyncIterator[Delta]:
@@ -87,6 +89,10 @@ class EnginePort(Protocol):
 
     async def abort(self, request_id: str) -> None:
         """End a request; unknown ids are ignored."""
+        ...
+
+    def end_program(self, program_id: str, tenant: str = "") -> None:
+        """Let a program's cached paths go like others; never waits."""
         ...
 
     async def call(self, name: str, arguments: Mapping[str, object] = MappingProxyType({})) -> dict[str, Any]:

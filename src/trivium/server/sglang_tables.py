@@ -83,7 +83,7 @@ GENERATE = FieldTable(
         ),
         "starts_in_reasoning": flag("Whether the prompt has opened the reasoning already; needs reasoning_parser."),
         **{name: COMPLETION_FIELDS[name] for name in (
-            "model", "cache_salt", "priority", "timeout_s", "add_special_tokens",
+            "model", "cache_salt", "priority", "program", "timeout_s", "add_special_tokens",
         )},
     },
     bookkeeping={

@@ -11,7 +11,7 @@ from typing import Any
 from trivium.base.errors import InvalidParameterError
 from trivium.config.retention import MAX_RANGES
 from trivium.config.sampling import MAX_CHOICES, MAX_LOGPROBS, MAX_STOP_STRINGS
-from trivium.server.cache_fields import retention, retention_ranges
+from trivium.server.cache_fields import program_share, retention, retention_ranges
 from trivium.server.chat_fields import OUTPUT_FIELDS, PROMPT_FIELDS
 from trivium.server.constraint_fields import CONSTRAINT_FIELDS
 from trivium.server.fields import (
@@ -98,6 +98,7 @@ _COMMON_FIELDS: Mapping[str, Field] = {
     "priority": count(
         -INT31, INT31, "Smaller starts first, where requests are ordered by priority (--order priority); else only 0."
     ),
+    "program": program_share("The program to which the request belongs: the prefix cache drops its paths last."),
     "timeout_s": number(0, 86400, "Seconds after which the request ends with an error.", above=0),
     "return_token_ids": flag("Report the token ids of prompt and answer."),
     "add_special_tokens": flag("Whether the tokenizer adds its special tokens to the prompt."),

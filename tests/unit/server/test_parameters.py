@@ -10,6 +10,7 @@ import pytest
 from support.fake_engine import MODEL_VOCAB, FakeEngine
 from support.server_site import MakeSite, Site
 from trivium.config.defaults import recommended_sampling
+from trivium.config.program_share import ProgramShare
 from trivium.config.sampling import SamplingParams
 from trivium.server.tables import CHAT, COMPLETIONS, SAMPLING_FIELDS
 
@@ -101,6 +102,9 @@ BAD_VALUES: list[tuple[str, Any]] = [
     ("cache_retention", [{"token_range": [0, 4], "priority": 9, "for": 3}]),
     ("cache_retention", [{"token_range": [0, None], "priority": 9}] * 65),
     ("cache_retention_decode", []), ("cache_retention_decode", {"priority": True}), ("cache_retention_decode", {}),
+    ("program", "p"), ("program", {}), ("program", {"id": ""}), ("program", {"id": 5}), ("program", {"id": "p" * 257}),
+    ("program", {"id": "p", "remaining_tokens": -1}), ("program", {"id": "p", "remaining_tokens": True}),
+    ("program", {"id": "p", "ends": 1}), ("program", {"id": "p", "last": True}),
     ("stream_options", True), ("stream_options", {"include_usage": 1}), ("stream_options", {"usage": True}),
 ]  # fmt: skip
 
@@ -291,7 +295,13 @@ async def test_extension_fields_reach_the_engine(site: Site) -> None:
     await site.complete(cache_salt="tenant", timeout_s=1.5, priority=-3, user="ann")
     request = site.engine.submitted[0]
     assert (request.cache_salt, request.deadline_s) == ("tenant", 1.5)
-    assert (request.priority, request.tenant) == (-3, "ann")
+    assert (request.priority, request.tenant, request.program) == (-3, "ann", None)
+    await site.complete(program={"id": "p"})
+    await site.chat(program={"id": "p", "remaining_tokens": 9, "ends": True})
+    assert [each.program for each in site.engine.submitted[1:]] == [
+        ProgramShare(program_id="p"),
+        ProgramShare(program_id="p", remaining_tokens=9, ends=True),
+    ]
 
 
 def test_field_limits_agree_with_the_sampling_record() -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from trivium.config.program_share import ProgramShare
     from trivium.config.sampling import SamplingParams
     from trivium.engine.messages import Delta
     from trivium.lang.transcript import Codec
@@ -24,12 +25,23 @@ class Backend(Protocol):
         """
         ...
 
-    def submit(self, prompt_ids: list[int], params: SamplingParams) -> AsyncGenerator[Delta]:
+    def submit(
+        self, prompt_ids: list[int], params: SamplingParams, program: ProgramShare | None = None
+    ) -> AsyncGenerator[Delta]:
         """Answer a prompt and yield its news; closing the generator aborts the request.
+
+        Args:
+            prompt_ids: The prompt.
+            params: How it is sampled.
+            program: The run to which it belongs; a hint for cache and scheduler, which may be passed over.
 
         Raises:
             RequestError: The request is refused.
         """
+        ...
+
+    def end_program(self, program_id: str) -> None:
+        """Note that a run has ended, and asks for nothing any more; never waits."""
         ...
 
     def flush_cache(self) -> None:

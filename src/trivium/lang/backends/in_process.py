@@ -15,6 +15,7 @@ from trivium.lang.transcript import Codec, TokenCodec
 if TYPE_CHECKING:
     from trivium.api import LLM, AsyncLLM
     from trivium.assembly import Frontend
+    from trivium.config.program_share import ProgramShare
     from trivium.config.sampling import SamplingParams
     from trivium.engine.messages import Delta
 
@@ -46,7 +47,9 @@ class InProcess(_OfFrontend):
         self._shared = llm.shared_loop
         self._pump = Pump(self._shared)
 
-    async def submit(self, prompt_ids: list[int], params: SamplingParams) -> AsyncGenerator[Delta]:
+    async def submit(
+        self, prompt_ids: list[int], params: SamplingParams, program: ProgramShare | None = None
+    ) -> AsyncGenerator[Delta]:
         """Answer a prompt and yield its news; closing the generator aborts the request.
 
         Raises:
@@ -54,7 +57,8 @@ class InProcess(_OfFrontend):
             CapacityError: It can never be taken.
         """
         news: asyncio.Queue[Delta | TriviumError] = asyncio.Queue()
-        ticket = Ticket(ReadPrompt(None, prompt_ids), params, asyncio.get_running_loop(), news.put_nowait)
+        prompt = ReadPrompt(None, prompt_ids, program=program)
+        ticket = Ticket(prompt, params, asyncio.get_running_loop(), news.put_nowait)
         self._pump.submit(ticket)
         num_open = params.num_draws
         try:
@@ -72,6 +76,10 @@ class InProcess(_OfFrontend):
     def wait(self) -> None:
         """Wait a little for the step under way, and what is still open, to end."""
         self._pump.wait()
+
+    def end_program(self, program_id: str) -> None:
+        """Let the run's cached paths go like others."""
+        self._shared.end_program(program_id)
 
     def flush_cache(self) -> None:
         """Forget cached prefixes that no running request uses."""
@@ -95,7 +103,9 @@ class InThread(_OfFrontend):
         super().__init__(llm.frontend)
         self._llm = llm
 
-    def submit(self, prompt_ids: list[int], params: SamplingParams) -> AsyncGenerator[Delta]:
+    def submit(
+        self, prompt_ids: list[int], params: SamplingParams, program: ProgramShare | None = None
+    ) -> AsyncGenerator[Delta]:
         """Answer a prompt and yield its news; closing the generator aborts the request.
 
         Raises:
@@ -103,7 +113,11 @@ class InThread(_OfFrontend):
             CapacityError: The queue is full.
             EngineDeadError: The model was closed.
         """
-        return self._llm.engine.submit(prompt_ids, params)
+        return self._llm.engine.submit(prompt_ids, params, program=program)
+
+    def end_program(self, program_id: str) -> None:
+        """Let the run's cached paths go like others."""
+        self._llm.engine.end_program(program_id)
 
     def flush_cache(self) -> None:
         """Forget cached prefixes that no running request uses."""

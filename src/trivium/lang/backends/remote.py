@@ -17,6 +17,7 @@ from trivium.config.sampling import SamplingParams
 from trivium.grammar.stops import StopConditions, StopState
 
 if TYPE_CHECKING:
+    from trivium.config.program_share import ProgramShare
     from trivium.engine.messages import Delta
     from trivium.lang.choices import TokenLogprob
     from trivium.lang.transcript import Codec
@@ -124,13 +125,18 @@ class RemoteBackend(ABC):
         written = "".join(f"<|im_start|>{each['role']}\n{each['content']}<|im_end|>\n" for each in messages)
         return written + (f"<|im_start|>{ANSWERING}\n" if add_generation_prompt else "")
 
-    def submit(self, prompt_ids: list[int], params: SamplingParams) -> AsyncGenerator[Delta]:
+    def submit(
+        self, prompt_ids: list[int], params: SamplingParams, program: ProgramShare | None = None
+    ) -> AsyncGenerator[Delta]:
         """Refuse: there are no tokens.
 
         Raises:
             InternalError: Always.
         """
         raise InternalError("a remote model is asked by texts and messages")
+
+    def end_program(self, program_id: str) -> None:  # noqa: B027  (nothing has to be done)
+        """Tell nobody: an API knows no programs."""
 
     def flush_cache(self) -> None:
         """Refuse: the cache is not ours.

@@ -16,6 +16,7 @@ from trivium.config.chat_output import ChatOutput
 from trivium.grammar.stops import StopConditions
 
 if TYPE_CHECKING:
+    from trivium.config.program_share import ProgramShare
     from trivium.config.sampling import SamplingParams
     from trivium.engine.messages import Delta
     from trivium.grammar.part_reader import PartReader, PartsState
@@ -69,6 +70,9 @@ class ScriptedBackend:
         self.prompts: list[str] = []
         """What was asked, in order."""
         self.params: list[SamplingParams] = []
+        self.programs: list[ProgramShare | None] = []
+        self.ended: list[str] = []
+        """Ids of runs that have ended."""
         self.num_open = 0
         """Requests that have neither ended nor been aborted."""
         self._answers = answers if callable(answers) else _in_order(answers)
@@ -80,12 +84,15 @@ class ScriptedBackend:
         """Write messages."""
         return self._template(messages, add_generation_prompt)
 
-    async def submit(self, prompt_ids: list[int], params: SamplingParams) -> AsyncGenerator[Delta]:
+    async def submit(
+        self, prompt_ids: list[int], params: SamplingParams, program: ProgramShare | None = None
+    ) -> AsyncGenerator[Delta]:
         """Answer a prompt, a character at a time."""
         prompt = "".join(map(chr, prompt_ids))
         params.validate()
         self.prompts.append(prompt)
         self.params.append(params)
+        self.programs.append(program)
         self.num_open += 1
         try:
             for choice in range(params.num_draws):
@@ -93,6 +100,10 @@ class ScriptedBackend:
                     yield news
         finally:
             self.num_open -= 1
+
+    def end_program(self, program_id: str) -> None:
+        """Note it."""
+        self.ended.append(program_id)
 
     def flush_cache(self) -> None:
         """There is no cache."""
