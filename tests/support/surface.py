@@ -48,6 +48,8 @@ def _members(thing: type) -> Iterator[str]:
     for name in sorted(dir(thing)):
         if name.startswith("_") and name not in {"__enter__", "__aenter__"}:
             continue
+        if issubclass(thing, BaseException) and name in vars(BaseException):  # Python's own
+            continue
         member = inspect.getattr_static(thing, name)
         if isinstance(member, property):
             yield f"{name}: property"

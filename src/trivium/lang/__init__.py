@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from trivium.base.errors import ProgramError
 from trivium.lang.absent import refusing
 from trivium.lang.api import (
     assistant,
@@ -60,6 +61,7 @@ __all__ = [
     "Engine",
     "LiteLLM",
     "OpenAI",
+    "ProgramError",
     "ProgramState",
     "ProgramStateGroup",
     "Runtime",
