@@ -21,6 +21,7 @@ from trivium.sampling.batch import TokenLogprobs
 
 if TYPE_CHECKING:
     from trivium.assembly import Frontend
+    from trivium.config.program_share import ProgramShare
     from trivium.config.sampling import SamplingParams
 
 _TIMEOUT_S = 200.0
@@ -63,7 +64,12 @@ class Completions:
             raise TemplateError(f"{self._frontend.name} has no chat template")
         return template.render(messages, add_generation_prompt=add_generation_prompt)
 
-    async def submit(self, prompt_ids: list[int], params: SamplingParams) -> AsyncGenerator[Delta]:
+    def end_program(self, program_id: str) -> None:
+        """Completions know no programs."""
+
+    async def submit(
+        self, prompt_ids: list[int], params: SamplingParams, program: ProgramShare | None = None
+    ) -> AsyncGenerator[Delta]:
         """Answer a prompt.
 
         Raises:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.workloads.optimum import KnownBeginnings
 
 if TYPE_CHECKING:
+    from trivium.config.program_share import ProgramShare
     from trivium.config.sampling import SamplingParams
     from trivium.engine.messages import Delta
     from trivium.lang.backends.backend import Backend
@@ -71,12 +72,18 @@ class Player:
         """Pass on."""
         return self._backend.info
 
-    async def submit(self, prompt_ids: list[int], params: SamplingParams) -> AsyncGenerator[Delta]:
+    def end_program(self, program_id: str) -> None:
+        """Pass on."""
+        self._backend.end_program(program_id)
+
+    async def submit(
+        self, prompt_ids: list[int], params: SamplingParams, program: ProgramShare | None = None
+    ) -> AsyncGenerator[Delta]:
         """Pass on a request, in its form for all engines."""
         params = self._adapt(params)
         call = Call((*self._salt, *prompt_ids), _reusable_len(len(self._salt) + len(prompt_ids), params))
         self.events.append(("asked", call))
-        async with aclosing(self._backend.submit(list(call.prompt), params)) as deltas:
+        async with aclosing(self._backend.submit(list(call.prompt), params, program)) as deltas:
             async for news in deltas:
                 call.answer += news.token_ids
                 call.cached_len = max(call.cached_len, news.cached_len)
