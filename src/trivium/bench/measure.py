@@ -11,6 +11,8 @@ from typing import Any
 
 import httpx
 
+from trivium.base.sse import event_data_async
+
 _MAX_SHOWN_CHARS = 300
 
 
@@ -100,20 +102,19 @@ async def _follow(result: Measured, response: httpx.Response) -> None:
 
 async def _events(response: httpx.Response) -> AsyncIterator[dict[str, Any] | None]:
     """Yield each event's object, and `None` for `[DONE]`."""
-    async for line in response.aiter_lines():
-        if not line.startswith("data:"):
-            continue
-        payload = line[5:].strip()
-        if payload == "[DONE]":
-            yield None
-            continue
-        try:
-            event = json.loads(payload)
-        except ValueError:
-            event = None
-        if not isinstance(event, dict):
-            raise BadStreamError(f"an event is no JSON object: {payload[:_MAX_SHOWN_CHARS]}")
-        yield event
+    async for payload in event_data_async(response.aiter_bytes()):
+        yield None if payload == b"[DONE]" else _object(payload)
+
+
+def _object(payload: bytes) -> dict[str, Any]:
+    try:
+        event = json.loads(payload)
+    except ValueError:
+        event = None
+    if not isinstance(event, dict):
+        shown = payload[:_MAX_SHOWN_CHARS].decode("utf-8", "replace")
+        raise BadStreamError(f"an event is no JSON object: {shown}")
+    return event
 
 
 def _has_ended(event: dict[str, Any]) -> bool:

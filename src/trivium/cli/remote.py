@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from trivium.base.errors import RequestError, TriviumError
+from trivium.base.sse import event_data
 
 if TYPE_CHECKING:
     import httpx
@@ -69,11 +70,10 @@ def _first_model(client: httpx.Client) -> str:
 def _pieces(response: httpx.Response) -> Iterator[Piece]:
     from trivium.cli.chat import Piece  # noqa: PLC0415  (which imports this module when it needs it)
 
-    for line in response.iter_lines():
-        data = line.removeprefix("data:").strip()
-        if not line.startswith("data:") or data == "[DONE]":
+    for payload in event_data(response.iter_bytes()):
+        if payload == b"[DONE]":
             continue
-        event = json.loads(data)
+        event = json.loads(payload)
         if "error" in event:
             raise RequestError(str(event["error"].get("message", event["error"])))
         for choice in event.get("choices", ()):

@@ -10,7 +10,6 @@ REASONS = {
     "image": "image is not supported: models take text only",
     "video": "video is not supported: models take text only",
     "Runtime": "Runtime is not supported; use set_default_backend(trivium.LLM(...))",
-    "RuntimeEndpoint": "RuntimeEndpoint is not supported yet; use set_default_backend(trivium.LLM(...))",
     "Engine": "Engine is not supported; trivium.LLM is the engine in this process",
     "ServerArgs": "ServerArgs is not supported; options are arguments of trivium.LLM",
     "LiteLLM": "LiteLLM is not supported as a backend; its proxy speaks OpenAI's API: OpenAI(model, base_url=...)",

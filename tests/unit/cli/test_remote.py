@@ -18,7 +18,7 @@ class Site(ThreadingHTTPServer):
 
     daemon_threads = True
     refusal: dict[str, Any] | None = None
-    pieces: tuple[str, ...] = ("Hel", "lo", " 世界")
+    pieces: tuple[str, ...] = ("Hel", "lo", " 世\u2028\x85界")
     thoughts: tuple[str, ...] = ()
 
     def __init__(self) -> None:
@@ -45,7 +45,11 @@ class _Answers(BaseHTTPRequestHandler):
             return
         events = [{"choices": [{"delta": {"reasoning_content": piece}}]} for piece in self.server.thoughts]
         events += [{"choices": [{"delta": {"content": piece}}]} for piece in self.server.pieces]
-        lines = [": keep-alive", *(f"data: {json.dumps(event)}" for event in events), "data: [DONE]"]
+        lines = [
+            ": keep-alive",
+            *(f"data: {json.dumps(event, ensure_ascii=False)}" for event in events),
+            "data: [DONE]",
+        ]
         self._send("".join(f"{line}\n\n" for line in lines).encode(), "text/event-stream")
 
     def _send(self, body: bytes, kind: str, status: int = 200) -> None:
@@ -71,10 +75,10 @@ def site() -> Iterator[Site]:
 
 def test_a_conversation_goes_to_the_server_and_grows(trivium: Run, site: Site) -> None:
     outcome = trivium("chat", "--url", f"{site.url}/v1", "--key", "k", "--top-k", "3", stdin="hi\nmore\n")
-    assert outcome.out == "Hello 世界\nHello 世界\n"
+    assert outcome.out == "Hello 世\u2028\x85界\nHello 世\u2028\x85界\n"
     first, second = site.bodies
     assert first == {"model": "first", "messages": [{"role": "user", "content": "hi"}], "stream": True, "top_k": 3}
-    assert second["messages"][1] == {"role": "assistant", "content": "Hello 世界"}
+    assert second["messages"][1] == {"role": "assistant", "content": "Hello 世\u2028\x85界"}
     assert site.keys == ["Bearer k"]
 
 
@@ -98,5 +102,5 @@ def test_a_server_that_is_not_there_is_an_error(trivium: Run, site: Site) -> Non
 def test_reasoning_is_no_part_of_what_is_remembered(trivium: Run, site: Site) -> None:
     site.thoughts = ("hm, ", "so")
     outcome = trivium("chat", "--url", site.url, stdin="hi\nmore\n")
-    assert outcome.out == "Hello 世界\nHello 世界\n"  # shown to a terminal only, dimmed
-    assert site.bodies[1]["messages"][1] == {"role": "assistant", "content": "Hello 世界"}
+    assert outcome.out == "Hello 世\u2028\x85界\nHello 世\u2028\x85界\n"  # shown to a terminal only, dimmed
+    assert site.bodies[1]["messages"][1] == {"role": "assistant", "content": "Hello 世\u2028\x85界"}

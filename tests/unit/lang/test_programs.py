@@ -178,8 +178,8 @@ def test_bad_values_are_refused_where_they_are_written(make: Any) -> None:
         lambda: sgl.image("x.png"),
         lambda: sgl.video("x.mp4", 3),
         lambda: sgl.LiteLLM("gpt"),
-        lambda: sgl.RuntimeEndpoint("http://x"),
-        lambda: sgl.set_default_backend("http://127.0.0.1:8000"),
+        lambda: sgl.RuntimeEndpoint("http://x", chat_template_name="chatml"),
+        lambda: sgl.set_default_backend(5),
         lambda: sgl.separate_reasoning(sgl.gen("x"), model_type="hermes"),
     ],
 )

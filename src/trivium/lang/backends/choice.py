@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from trivium.api import LLM, AsyncLLM
 from trivium.base.errors import ConfigError, UnsupportedFeatureError
+from trivium.lang.backends.endpoint import RuntimeEndpoint
 from trivium.lang.backends.in_process import InProcess, InThread
 from trivium.lang.driver import driver
 
@@ -18,22 +19,25 @@ if TYPE_CHECKING:
 _lock = Lock()
 _default: list[Backend] = []
 _of_models: WeakKeyDictionary[LLM, Backend] = WeakKeyDictionary()
+_of_addresses: dict[str, RuntimeEndpoint] = {}
 
 
 def set_default_backend(backend: Any) -> None:
-    """Run programs on this from now on: a `trivium.LLM`, an `AsyncLLM` that is loaded, or a backend.
+    """Run programs on this from now on: a `trivium.LLM`, an `AsyncLLM` that is loaded, an address, or a backend.
 
     Raises:
+        EngineDeadError: There is no server at that address.
         UnsupportedFeatureError: It is something that programs cannot run on.
     """
     _default[:] = [] if backend is None else [backend_of(backend)]
 
 
 def backend_of(given: Any) -> Backend:
-    """Return the backend of a model, a backend itself, or the default for `None`.
+    """Return the backend of a model or an address, a backend itself, or the default for `None`.
 
     Raises:
         ConfigError: There is no default.
+        EngineDeadError: There is no server at that address.
         UnsupportedFeatureError: It is something that programs cannot run on.
     """
     if given is None:
@@ -49,10 +53,13 @@ def backend_of(given: Any) -> Backend:
         return _of_model(given)
     if isinstance(given, AsyncLLM):
         return InThread(given)
-    kind = "a URL" if isinstance(given, str) else type(given).__name__
+    if isinstance(given, str):
+        return _of_address(given)
+    if hasattr(given, "endpoint"):
+        return backend_of(given.endpoint)
     raise UnsupportedFeatureError(
-        f"programs cannot run on {kind} yet; backends are trivium.LLM, trivium.AsyncLLM, OpenAI, Anthropic and "
-        "ScriptedBackend",
+        f"programs cannot run on {type(given).__name__}; backends are trivium.LLM, trivium.AsyncLLM, the address of a "
+        "Trivium server, RuntimeEndpoint, Runtime, Engine, OpenAI, Anthropic and ScriptedBackend",
         param="backend",
     )
 
@@ -64,14 +71,25 @@ def _of_model(llm: LLM) -> Backend:
         return _of_models[llm]
 
 
+def _of_address(url: str) -> Backend:
+    with _lock:
+        if url not in _of_addresses:
+            _of_addresses[url] = RuntimeEndpoint(url)
+        return _of_addresses[url]
+
+
 def forget_backends() -> None:
     """Stop all programs and let their models go, as the interpreter does with what is its own when it ends."""
+    for backend in (*_default, *_of_addresses.values()):
+        if isinstance(backend, RuntimeEndpoint):
+            backend.close()
     driver.stop()
     for backend in (*_default, *_of_models.values()):
         if isinstance(backend, InProcess):
             backend.wait()
     _default.clear()
     _of_models.clear()
+    _of_addresses.clear()
 
 
 atexit.register(forget_backends)

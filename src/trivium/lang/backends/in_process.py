@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trivium.api.prompts import ReadPrompt
-from trivium.base.errors import TemplateError, TriviumError
+from trivium.base.errors import TriviumError
+from trivium.lang.backends.model_words import ModelWords
 from trivium.lang.backends.pump import Pump, Ticket
 from trivium.lang.driver import driver
-from trivium.lang.transcript import Codec, TokenCodec
 
 if TYPE_CHECKING:
     from trivium.api import LLM, AsyncLLM
@@ -18,32 +18,15 @@ if TYPE_CHECKING:
     from trivium.config.program_share import ProgramShare
     from trivium.config.sampling import SamplingParams
     from trivium.engine.messages import Delta
+    from trivium.tokens.chat import ChatTemplate
+    from trivium.tokens.tokenizer import Tokenizer
 
 
-class _OfFrontend:
-    """Cuts and writes texts as a model's own files say."""
-
-    def __init__(self, frontend: Frontend) -> None:
-        self._frontend = frontend
-        self.codec: Codec = TokenCodec(frontend.tokenizer)
-
-    def render(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool) -> str:  # noqa: FBT001
-        """Write messages through the model's chat template.
-
-        Raises:
-            TemplateError: The template refuses them, or there is none.
-        """
-        template = self._frontend.chat_template
-        if template is None:
-            raise TemplateError(f"{self._frontend.name} has no chat template, so programs on it have no roles")
-        return template.render(messages, add_generation_prompt=add_generation_prompt)
-
-
-class InProcess(_OfFrontend):
+class InProcess(ModelWords):
     """Answers with an `LLM`; several may share it, and with its own `generate`."""
 
     def __init__(self, llm: LLM) -> None:
-        super().__init__(llm.frontend)
+        super().__init__(*_words_of(llm.frontend))
         self._shared = llm.shared_loop
         self._pump = Pump(self._shared)
 
@@ -91,7 +74,7 @@ class InProcess(_OfFrontend):
         return self._shared.info
 
 
-class InThread(_OfFrontend):
+class InThread(ModelWords):
     """Answers with an `AsyncLLM`, whose engine runs in a thread of its own, beside its own `generate`."""
 
     def __init__(self, llm: AsyncLLM) -> None:
@@ -100,7 +83,7 @@ class InThread(_OfFrontend):
         Raises:
             InvalidParameterError: It is not loaded.
         """
-        super().__init__(llm.frontend)
+        super().__init__(*_words_of(llm.frontend))
         self._llm = llm
 
     def submit(
@@ -128,3 +111,7 @@ class InThread(_OfFrontend):
     def info(self) -> Mapping[str, Any]:
         """What was loaded, and how."""
         return self._llm.engine.status().info
+
+
+def _words_of(frontend: Frontend) -> tuple[str, Tokenizer, ChatTemplate | None]:
+    return frontend.name, frontend.tokenizer, frontend.chat_template
