@@ -37,6 +37,7 @@ from trivium.lang.driver import driver
 if TYPE_CHECKING:
     import httpx
 
+    from trivium.config.program_share import ProgramShare
     from trivium.config.sampling import SamplingParams
     from trivium.engine.messages import Delta
 
@@ -107,7 +108,9 @@ class RuntimeEndpoint(ModelWords):
             None if template is None else read_template(template),
         )
 
-    async def submit(self, prompt_ids: list[int], params: SamplingParams) -> AsyncGenerator[Delta]:
+    async def submit(
+        self, prompt_ids: list[int], params: SamplingParams, program: ProgramShare | None = None
+    ) -> AsyncGenerator[Delta]:
         """Answer a prompt and yield its news; closing the generator aborts the request.
 
         Raises:
@@ -119,7 +122,7 @@ class RuntimeEndpoint(ModelWords):
         from trivium.lang.backends.wire import QueueFullError, request_body  # noqa: PLC0415  (start-up time)
 
         params.validate()
-        body = msgspec.json.encode(request_body(prompt_ids, params, max_len=self._max_len))
+        body = msgspec.json.encode(request_body(prompt_ids, params, max_len=self._max_len, program=program))
         lines = self._own_lines()
         end_s = time.monotonic() + PATIENCE_S
         async with lines.room:
@@ -135,6 +138,9 @@ class RuntimeEndpoint(ModelWords):
                     await asyncio.sleep(wait_s)
                 else:
                     return
+
+    def end_program(self, program_id: str) -> None:
+        """Leave it to the server, which lets a run's paths go when they have not been used for `--program-idle-s`."""
 
     def get_model_name(self) -> str:
         """Return what the server calls its model."""

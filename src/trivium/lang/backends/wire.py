@@ -32,6 +32,7 @@ from trivium.grammar.parts import OutputPart, PartKind
 from trivium.sampling.batch import TokenLogprobs
 
 if TYPE_CHECKING:
+    from trivium.config.program_share import ProgramShare
     from trivium.config.structured import StructuredOutputs
 
 UNKNOWN_RANK = 0
@@ -82,13 +83,16 @@ class _Event(msgspec.Struct):
     error: _Refusal | None = None
 
 
-def request_body(prompt_ids: Sequence[int], params: SamplingParams, *, max_len: int) -> dict[str, Any]:
+def request_body(
+    prompt_ids: Sequence[int], params: SamplingParams, *, max_len: int, program: ProgramShare | None = None
+) -> dict[str, Any]:
     """Write a request that is answered as a stream of what is new.
 
     Args:
         prompt_ids: The prompt.
         params: How to answer it.
         max_len: Longest prompt plus answer, for an answer without a limit of its own.
+        program: The run to which it belongs.
 
     Raises:
         UnsupportedFeatureError: A parameter cannot be asked of a server in this way.
@@ -99,6 +103,8 @@ def request_body(prompt_ids: Sequence[int], params: SamplingParams, *, max_len: 
         "stream": True,
         "incremental_streaming_output": True,
     }
+    if program is not None:
+        body["program"] = {"id": program.program_id, "remaining_tokens": program.remaining_tokens}
     chat = params.chat_output
     if chat is not None:
         wanted = ChatOutput(reasoning_dialect=chat.reasoning_dialect, starts_in_reasoning=chat.starts_in_reasoning)
