@@ -23,6 +23,8 @@ class Driver:
         self._thread: threading.Thread | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping: asyncio.Task[None] | None = None
+        self.closers: dict[Callable[[], Coroutine[Any, Any, None]], None] = {}
+        """What is run in the driver's thread when everything is cancelled, before it ends: connections are closed."""
 
     def start(self, make: Callable[[], Coroutine[Any, Any, None]], told: Callable[[asyncio.Task[None]], None]) -> None:
         """Run a coroutine in the driver's thread; `told` is given its task there, before it begins."""
@@ -89,6 +91,10 @@ class Driver:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=_STOP_S / 2) if tasks else None
+            for close in tuple(self.closers):
+                await close()
+            self.closers.clear()
+            await asyncio.sleep(0)  # what was closed is let go
             loop.stop()
 
         self._stopping = loop.create_task(cancel())

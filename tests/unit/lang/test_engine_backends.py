@@ -274,7 +274,7 @@ print("left")
 def test_a_program_that_nobody_waits_for_keeps_no_process(ground: Ground, server: ServerProcess) -> None:
     given = str(tiny_model()) if ground.kind == "in_process" else server.url
     done = subprocess.run(  # noqa: S603  (our own program)
-        [sys.executable, "-W", "error", "-c", LEAVING, given], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-W", "error", "-c", LEAVING, given], capture_output=True, text=True, timeout=90, check=False
     )
     assert (done.returncode, done.stdout) == (0, "left\n"), done.stderr
     for word in ("leaked", "Traceback", "unclosed", "Exception"):

@@ -80,9 +80,6 @@ def _of_address(url: str) -> Backend:
 
 def forget_backends() -> None:
     """Stop all programs and let their models go, as the interpreter does with what is its own when it ends."""
-    for backend in (*_default, *_of_addresses.values()):
-        if isinstance(backend, RuntimeEndpoint):
-            backend.close()
     driver.stop()
     for backend in (*_default, *_of_models.values()):
         if isinstance(backend, InProcess):

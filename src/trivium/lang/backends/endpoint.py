@@ -167,9 +167,11 @@ class RuntimeEndpoint(ModelWords):
                 driver.submit(self._close()).result(_CLOSE_S)
 
     async def _close(self) -> None:
+        driver.closers.pop(self._close, None)
         lines = self._lines.pop(asyncio.get_running_loop(), None)
         if lines is not None:
             await lines.client.aclose()
+            await asyncio.sleep(0)  # the sockets are closed in the next turn
 
     def _own_lines(self) -> _Lines:
         import httpx  # noqa: PLC0415  (start-up time)
@@ -185,6 +187,7 @@ class RuntimeEndpoint(ModelWords):
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=MAX_CONNECTIONS),
             )
             lines = self._lines[loop] = _Lines(client, asyncio.Semaphore(MAX_CONNECTIONS))
+            driver.closers[self._close] = None
         return lines
 
     async def _stream(self, client: httpx.AsyncClient, body: bytes, params: SamplingParams) -> AsyncGenerator[Delta]:
