@@ -23,7 +23,8 @@ import numpy as np
 from benchmarks.loops import find_tokenizer
 from benchmarks.workloads.constraints import tasks
 from trivium.config.structured import StructuredOutputs
-from trivium.grammar.library import Grammar, Vocabulary
+from trivium.grammar.library import Vocabulary
+from trivium.grammar.matcher import Grammar
 from trivium.tokens.tokenizer import Tokenizer
 
 _COMPILES = 5

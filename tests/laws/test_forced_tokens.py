@@ -20,7 +20,8 @@ from support.tiny_tokenizers import BYTE_EOS, byte_level, metaspace
 from trivium.assembly.model import load_tokenizer, open_model
 from trivium.config.resolve import options_from
 from trivium.config.structured import StructuredOutputs
-from trivium.grammar.library import Grammar, Matcher, Vocabulary
+from trivium.grammar.library import Vocabulary
+from trivium.grammar.matcher import Grammar, Matcher
 from trivium.tokens.tokenizer import Tokenizer
 
 CALL = {

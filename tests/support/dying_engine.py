@@ -32,7 +32,7 @@ from trivium.engine.admit import Answer
 from trivium.engine.loop import EngineLoop
 from trivium.engine.messages import Submit
 from trivium.engine.process import EngineProcess
-from trivium.grammar.library import Grammar
+from trivium.grammar.matcher import Grammar
 from trivium.schedule.decision import Entry
 
 

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from support.tiny_tokenizers import BYTE_EOS, byte_level
 from trivium.config.structured import StructuredOutputs
 from trivium.grammar.compiler import key_of
-from trivium.grammar.library import Grammar, Matcher, Vocabulary
+from trivium.grammar.library import Vocabulary
+from trivium.grammar.matcher import Grammar, Matcher
 
 TOKENIZER = byte_level()
 VOCAB_SIZE = TOKENIZER.vocab_size

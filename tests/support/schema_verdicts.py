@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from support.grammars import grammar
 from support.schema_suites import DRAFTS, Case, Group
 from trivium.base.errors import InvalidParameterError
-from trivium.grammar.library import Grammar, Matcher
+from trivium.grammar.matcher import Grammar, Matcher
 
 
 class Verdicts(NamedTuple):

@@ -23,7 +23,7 @@ from trivium.config.sampling import SamplingParams
 from trivium.config.structured import StructuredOutputs
 from trivium.grammar.automaton import OutputAutomaton
 from trivium.grammar.compiler import CompilerStats
-from trivium.grammar.library import Grammar
+from trivium.grammar.matcher import Grammar
 from trivium.sampling.batch import Draws, Sampled, SampleRow, TokenLogprobs
 from trivium.schedule.step import Step
 
@@ -116,7 +116,15 @@ class LateDraws:
 class ReadyCompiler:
     """A compiler whose grammars are there when they are asked for."""
 
-    stats = CompilerStats(0, 0, 0, 0.0, 0)
+    stats = CompilerStats(
+        compiled_total=0,
+        cached_total=0,
+        failed_total=0,
+        compile_seconds_total=0.0,
+        num_evicted_total=0,
+        num_kept=0,
+        kept_bytes=0,
+    )
 
     def submit(self, wanted: StructuredOutputs, asker: str = "") -> Future[Grammar]:
         """Return a grammar."""

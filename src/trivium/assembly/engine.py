@@ -11,7 +11,7 @@ from trivium.assembly.tiers import make_tiers, refuse_host_cache, tier_info, tra
 from trivium.base.clock import SystemClock
 from trivium.base.errors import ConfigError
 from trivium.config.options import EngineOptions
-from trivium.config.sizes import format_bytes
+from trivium.config.sizes import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from trivium.assembly.choice import ExecutorParts
@@ -101,7 +101,7 @@ def build_engine(
         check_accounting=options.cache.check_accounting,
         tiers=tiers,
     )
-    loop.compiling = _compiling(tokenizer, loop.limits)
+    loop.compiling = _compiling(options, tokenizer, loop.limits)
     if options.cache.kv_events:
         _follow_cache(loop, scheduler, tiers, spec)
     return _traced(options, loop, executor, scheduler)
@@ -126,7 +126,7 @@ def _traced(options: EngineOptions, loop: EngineLoop, executor: Executor, schedu
     return loop
 
 
-def _compiling(tokenizer: Tokenizer, limits: ModelLimits) -> Compiling | None:
+def _compiling(options: EngineOptions, tokenizer: Tokenizer, limits: ModelLimits) -> Compiling | None:
     """Make what has constraints compiled; nothing where no token ends an answer, so that no sentence could end."""
     from trivium.engine.compiling import Compiling  # noqa: PLC0415  (start-up time)
     from trivium.grammar.compiler import GrammarCompiler  # noqa: PLC0415
@@ -136,7 +136,10 @@ def _compiling(tokenizer: Tokenizer, limits: ModelLimits) -> Compiling | None:
 
         return Vocabulary(tokenizer, limits.end_ids, vocab_size=limits.vocab_size)
 
-    return Compiling(GrammarCompiler(vocabulary)) if limits.end_ids else None
+    if not limits.end_ids:
+        return None
+    kept_bytes = parse_bytes(options.schedule.grammar_cache_memory, option="grammar_cache_memory")
+    return Compiling(GrammarCompiler(vocabulary, max_kept_bytes=kept_bytes), options.schedule.grammar_timeout_s)
 
 
 def _limits(

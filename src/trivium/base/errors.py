@@ -6,6 +6,7 @@
     ├── RequestError                    the caller's fault; HTTP 400 unless a subclass says otherwise
     │   ├── InvalidParameterError       a field has a value outside its limits
     │   ├── UnsupportedFeatureError     a field we know and cannot honour; never ignored
+    │   ├── ConstraintFailedError       an answer's constraint came to its limits, or left nothing to go on with
     │   ├── PromptTooLongError          the prompt does not fit the model's context
     │   ├── RequestTooLargeError        the request can never fit the KV pool, or its body the limit (413)
     │   ├── TemplateError               the chat template refused the messages
@@ -64,6 +65,12 @@ class UnsupportedFeatureError(RequestError):
     """A field is known and cannot be honoured, so it is refused rather than ignored."""
 
     code = "unsupported_parameter"
+
+
+class ConstraintFailedError(RequestError):
+    """In the middle of an answer its constraint outgrew its limits, or left no text to go on with; others go on."""
+
+    code = "constraint_failed"
 
 
 class PromptTooLongError(RequestError):

@@ -24,6 +24,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "max_queue_wait": (0.001, 86400.0),
     "aging_s": (0.0, 86400.0),
     "program_idle_s": (0.0, 86400.0),
+    "grammar_timeout_s": (0.01, 86400.0),
     "tpot_target": (1e-4, 3600.0),
     "ttft_target": (1e-4, 86400.0),
     "seed": (0, (1 << 64) - 1),
@@ -50,6 +51,9 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "price": (0.0, 1e9),
 }
 """Smallest and greatest value of every option that is a number, or of each number of a list."""
+
+SIZES = frozenset({"kv_cache_memory", "host_cache", "grammar_cache_memory"})
+"""Of bytes, written with a unit."""
 
 NOT_EMPTY = ("model", "device", "host")
 FILES = ("api_key_file", "ssl_certfile", "ssl_keyfile", "prompts_file")
@@ -191,7 +195,7 @@ def check_value(name: str, value: Any, origin: str) -> None:
         parse_weights(value, option=f"{name} (from {origin})")
     if name == "disk_cache":
         parse_disk_cache(value, option=f"{name} (from {origin})")
-    if name in {"kv_cache_memory", "host_cache"}:
+    if name in SIZES:
         parse_bytes(value, option=f"{name} (from {origin})")
 
 

@@ -144,6 +144,10 @@ class ScheduleOptions:
     """Most seconds that a request may wait for its start; then it ends with 503 and Retry-After."""
     jump_forward: bool = field(default=True, metadata=ADVANCED)
     """Take the tokens that a constraint forces without drawing them, several in one step; answers are the same."""
+    grammar_timeout_s: float = field(default=30.0, metadata=ADVANCED)
+    """Most seconds that a request waits for its constraint to be compiled; then it is refused."""
+    grammar_cache_memory: str = field(default="256MiB", metadata=ADVANCED)
+    """About what compiled constraints that are kept for the next request may take; the least used go first."""
     tpot_target: float | None = field(default=None, metadata=ADVANCED)
     """Seconds between two tokens of a running stream: prefills get only as many tokens of a step as keep it."""
     ttft_target: float | None = field(default=None, metadata=ADVANCED)

@@ -9,7 +9,7 @@ from typing import Any, get_origin
 
 from trivium.base.errors import ConfigError
 from trivium.base.log import BLANK
-from trivium.config.limits import refused
+from trivium.config.limits import SIZES, refused
 from trivium.config.record import Option
 from trivium.config.sizes import parse_bytes
 
@@ -78,7 +78,7 @@ def _typed(option: Option, value: Any, origin: str) -> Any:
         return float(value)
     if kind is Path and isinstance(value, (str, Path)):
         return Path(value).expanduser()
-    if option.name in {"kv_cache_memory", "host_cache"} and isinstance(value, int):
+    if option.name in SIZES and isinstance(value, int):
         return str(value)
     if option.name.endswith("_bytes") and isinstance(value, str):
         return _scalar(option, value, origin)

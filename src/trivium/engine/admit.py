@@ -25,7 +25,7 @@ from trivium.schedule.request import Request
 if TYPE_CHECKING:
     from trivium.config.sampling import LogprobsMode, SamplingParams
     from trivium.engine.messages import Delivered, Submit
-    from trivium.grammar.library import Grammar
+    from trivium.grammar.matcher import Grammar
     from trivium.sampling.batch import TokenLogprobs
     from trivium.tokens.tokenizer import Tokenizer
 

@@ -13,7 +13,13 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from trivium.base.errors import DeadlineExceededError, InternalError, TriviumError
+from trivium.base.errors import (
+    CapacityError,
+    DeadlineExceededError,
+    InternalError,
+    InvalidParameterError,
+    TriviumError,
+)
 from trivium.grammar.constraint import constraint_of
 
 if TYPE_CHECKING:
@@ -22,7 +28,11 @@ if TYPE_CHECKING:
     from trivium.engine.admit import Answer
     from trivium.engine.messages import Submit
     from trivium.grammar.compiler import GrammarCompiler
-    from trivium.grammar.library import Grammar
+    from trivium.grammar.constraint import Constraint
+    from trivium.grammar.matcher import Grammar
+
+
+DEFAULT_TIMEOUT_S = 30.0
 
 
 class Refusal(NamedTuple):
@@ -45,14 +55,25 @@ class Compiled(NamedTuple):
 class _Waiting:
     message: Submit
     answers: Sequence[Answer]
+    wanted: Constraint
     grammar: Future[Grammar]
+    since_s: float
 
 
 class Compiling:
     """Holds submitted requests until their grammars are compiled, in order of arrival."""
 
-    def __init__(self, compiler: GrammarCompiler) -> None:
+    def __init__(self, compiler: GrammarCompiler, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """Begin with nobody.
+
+        Args:
+            compiler: What compiles.
+            timeout_s: Longest that a request waits for its grammar.
+        """
         self._compiler = compiler
+        self._timeout_s = timeout_s
+        self.num_timeouts = 0
+        """Requests whose grammar took too long."""
         self._waiting: dict[str, _Waiting] = {}
 
     def __len__(self) -> int:
@@ -81,7 +102,22 @@ class Compiling:
         """What compiles."""
         return self._compiler
 
-    def add(self, message: Submit, answers: Sequence[Answer]) -> None:
+    def check(self, wanted: Constraint) -> None:
+        """Wait until a constraint is compiled, in the caller's thread.
+
+        Raises:
+            RequestError: It is refused, or takes too long.
+            CapacityError: Too many wait already, or for too long.
+        """
+        promise = self._compiler.submit(wanted)
+        try:
+            error = promise.exception(self._timeout_s)
+        except TimeoutError:
+            raise self._too_late(promise, wanted) from None
+        if error is not None:
+            raise error.with_traceback(None)  # it is kept, and would grow with each who asks
+
+    def add(self, message: Submit, answers: Sequence[Answer], now_s: float) -> None:
         """Have the constraint of an admitted request compiled.
 
         Raises:
@@ -90,9 +126,8 @@ class Compiling:
         wanted = constraint_of(message.params)
         if wanted is None:
             raise InternalError(f"{message.request_id} has no constraint to compile")
-        self._waiting[message.request_id] = _Waiting(
-            message, answers, self._compiler.submit(wanted, message.request_id)
-        )
+        grammar = self._compiler.submit(wanted, message.request_id)
+        self._waiting[message.request_id] = _Waiting(message, answers, wanted, grammar, now_s)
 
     def drop(self, request_ids: Iterable[str]) -> None:
         """Forget requests; grammars that only they wait for are not compiled, unless they are under way."""
@@ -112,6 +147,18 @@ class Compiling:
             elif each.grammar.done():
                 del self._waiting[request_id]
                 yield _outcome(each)
+            elif now_s >= each.since_s + self._timeout_s:
+                late = self._too_late(each.grammar, each.wanted)
+                self.drop([request_id])
+                yield Refusal(request_id, late)
+
+    def _too_late(self, grammar: Future[Grammar], wanted: Constraint) -> TriviumError:
+        self.num_timeouts += 1
+        limit = f"within {self._timeout_s:g} s (grammar_timeout_s)"
+        if grammar.running():
+            reason = f"{wanted.kind} could not be compiled {limit}; make it simpler, or raise the limit"
+            return InvalidParameterError(reason, param=wanted.kind)
+        return CapacityError(f"{wanted.kind} was not compiled {limit}, since others were before it; try again later")
 
     def wait(self, timeout_s: float) -> None:
         """Sleep until a grammar is there, or the time is up."""

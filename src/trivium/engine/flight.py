@@ -12,7 +12,7 @@ once. Its step is read out before the next one is chosen.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from trivium.engine.output import sample_rows
 from trivium.sampling.batch import Sampled
 
 if TYPE_CHECKING:
+    from trivium.base.errors import TriviumError
     from trivium.engine.admit import Answer
     from trivium.engine.masks import Masks
     from trivium.runtime.executor import Executor
@@ -38,8 +39,9 @@ class Flight:
     rows: Sequence[SampleRow]
     """What was asked of the sampler."""
     draws: Draws
-    errors: Mapping[int, str]
-    """By row, why its answer ends whatever is drawn: its grammar has no mask for it."""
+    errors: dict[int, TriviumError]
+    """By row, why its answer ends whatever is drawn: its grammar has no mask for it, or does not know what was drawn;
+    when it is collected, also what the sampler says."""
 
     @property
     def runs_by_itself(self) -> bool:
@@ -76,7 +78,7 @@ def launch(
         is_forwarded: Whether its forward pass has been launched before; then each entry has the mask that it had.
     """
     rows: Sequence[SampleRow] = ()
-    errors: Mapping[int, str] = {}
+    errors: dict[int, TriviumError] = {}
     try:
         if masks is not None:
             masks.point(scheduled, answers)

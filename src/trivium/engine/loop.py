@@ -153,7 +153,7 @@ class EngineLoop:
             compiling = self._constraints(message.params)
             if not message.was_accepted:
                 self._scheduler.ensure_room(*(each.request for each in answers), num_expected=compiling.num_answers)
-            compiling.add(message, answers)
+            compiling.add(message, answers, self._clock.now_s())
 
     def take_refusals(self) -> list[Refusal]:
         """Return the requests that were submitted and will not run: their constraint, or by then the queue, refused."""
@@ -203,7 +203,7 @@ class EngineLoop:
         message = Submit(request_id="", prompt_ids=list(prompt_ids), params=params, priority=priority)
         admit(message, self.limits, self._tokenizer, now_s=0.0)
         if (wanted := constraint_of(params)) is not None:
-            self._constraints(params).compiler.submit(wanted).result()
+            self._constraints(params).check(wanted)
 
     def abort(self, user_ids: Iterable[str]) -> None:
         """End these requests without further deltas; unknown ids are ignored."""
@@ -317,10 +317,10 @@ class EngineLoop:
         scheduled = flight.scheduled
         try:
             sampled = flight.draws.result()
-            sampled.errors.update(flight.errors)
-            if flight.runs_by_itself and not sampled.errors:
+            flight.errors.update({row: InternalError(text) for row, text in sampled.errors.items()} | flight.errors)
+            if flight.runs_by_itself and not flight.errors:
                 self._forward_early(sampled)
-            outcomes = outcomes_of(scheduled.entries, flight.answers, sampled)
+            outcomes = outcomes_of(scheduled.entries, flight.answers, sampled, flight.errors)
         except Exception as error:
             self._flight, sampled = None, None
             self._scheduler.discard(scheduled)
@@ -348,7 +348,7 @@ class EngineLoop:
         rows, pending, stats = flight.rows, self._pending, self._stats
         try:
             for entry, answer in zip(flight.scheduled.entries, flight.answers, strict=True):
-                news = None if answer.is_closed else read_entry(entry, answer, rows, sampled)
+                news = None if answer.is_closed else read_entry(entry, answer, rows, sampled, flight.errors)
                 if news is not None:
                     pending.append(news)
                     if num_tokens := len(news.token_ids):

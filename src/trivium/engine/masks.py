@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trivium.base.errors import InternalError
+from trivium.base.errors import TriviumError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +46,7 @@ class Masks:
         for idx, (row, _) in enumerate(self._rows):
             mask_row[row] = idx
 
-    def fill(self) -> tuple[NDArray[np.uint32] | None, dict[int, str]]:
+    def fill(self) -> tuple[NDArray[np.uint32] | None, dict[int, TriviumError]]:
         """Ask the answers what may come next.
 
         Returns:
@@ -56,11 +56,12 @@ class Masks:
             return None, {}
         if len(self._masks) < len(self._rows):
             self._masks = np.empty((len(self._rows), self._words), np.uint32)
-        masks, errors = self._masks[: len(self._rows)], {}
+        masks = self._masks[: len(self._rows)]
+        errors: dict[int, TriviumError] = {}
         for mask, (row, answer) in zip(masks, self._rows, strict=True):
             try:
                 answer.automaton.fill_mask(mask)
-            except InternalError as error:
+            except TriviumError as error:
                 mask[:] = _ALL
-                errors[row] = str(error)
+                errors[row] = error
         return masks, errors

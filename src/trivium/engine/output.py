@@ -18,13 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from trivium.base.errors import InternalError, TriviumError
 from trivium.base.ids import FinishReason, TokenId
 from trivium.engine.messages import Delta
 from trivium.sampling.batch import SampleRow
 from trivium.schedule.decision import Outcome
 
 if TYPE_CHECKING:
+    from trivium.base.errors import TriviumError
     from trivium.engine.admit import Answer
     from trivium.grammar.automaton import Progress
     from trivium.sampling.batch import Sampled, TokenLogprobs
@@ -71,22 +71,24 @@ def _scored_rows(entry: Entry, answer: Answer) -> Iterator[SampleRow]:
         )
 
 
-def outcomes_of(entries: Sequence[Entry], answers: Sequence[Answer], sampled: Sampled) -> list[Outcome]:
+def outcomes_of(
+    entries: Sequence[Entry], answers: Sequence[Answer], sampled: Sampled, errors: dict[int, TriviumError]
+) -> list[Outcome]:
     """Say what the scheduler records of a step, one per entry: the tokens, and whether one of them ends its answer.
 
     The texts are not looked at: a stop text is found when the entry is read (`read_entry`), after this. A token that
-    its answer's grammar does not know ends that answer with an error, which `sampled` then tells.
+    its answer's grammar does not know ends that answer with an error, which `errors` then tell.
     """
     tokens: list[TokenId] = sampled.token_ids.tolist()
     outcomes: list[Outcome] = []
     for entry, answer in zip(entries, answers, strict=True):
-        if sampled.errors and _first_error(entry, sampled.errors) is not None:
+        if errors and _first_error(entry, errors) is not None:
             outcomes.append(_FAILED)
         elif entry.draws:
             row = entry.first_row + entry.num_rows - 1
             token, automaton = tokens[row], answer.automaton
             if automaton.is_constrained:
-                outcomes.append(_outcome_under_grammar(answer, token, row, sampled))
+                outcomes.append(_outcome_under_grammar(answer, token, row, errors))
             else:
                 is_end = token in answer.request.end_ids and automaton.ends_at(token)
                 outcomes.append(Outcome((token,), FinishReason.STOP if is_end else None))
@@ -95,20 +97,26 @@ def outcomes_of(entries: Sequence[Entry], answers: Sequence[Answer], sampled: Sa
     return outcomes
 
 
-def _outcome_under_grammar(answer: Answer, token: TokenId, row: int, sampled: Sampled) -> Outcome:
+def _outcome_under_grammar(answer: Answer, token: TokenId, row: int, errors: dict[int, TriviumError]) -> Outcome:
     request = answer.request
     jumped: list[TokenId] = []
     try:
         is_end = answer.automaton.take(token)
         if answer.jumps and not is_end:
             jumped, is_end = answer.automaton.jump(request.end_len - len(request.tokens) - 1)
-    except InternalError as error:
-        sampled.errors[row] = str(error)
+    except TriviumError as error:
+        errors[row] = error
         return _FAILED
     return Outcome((token, *jumped), FinishReason.STOP if is_end else None)
 
 
-def read_entry(entry: Entry, answer: Answer, rows: Sequence[SampleRow], sampled: Sampled) -> Delta | None:
+def read_entry(
+    entry: Entry,
+    answer: Answer,
+    rows: Sequence[SampleRow],
+    sampled: Sampled,
+    errors: Mapping[int, TriviumError],
+) -> Delta | None:
     """Take what the sampler said to an answer: prompt logprobs are kept, the automaton reads the drawn token.
 
     Args:
@@ -116,11 +124,12 @@ def read_entry(entry: Entry, answer: Answer, rows: Sequence[SampleRow], sampled:
         answer: Its own.
         rows: What was asked of the step's sampling; see `sample_rows`.
         sampled: What was answered.
+        errors: By row, why its answer ends here.
 
     Returns:
         The news for the client, if there are any.
     """
-    if sampled.errors and (error := _first_error(entry, sampled.errors)) is not None:
+    if errors and (error := _first_error(entry, errors)) is not None:
         return failed(answer, error)
     if entry.num_rows > entry.draws:
         for row in range(entry.first_row, entry.first_row + entry.num_scored):
@@ -169,9 +178,9 @@ def _read_on(answer: Answer, tokens: list[int], progress: Progress) -> Progress:
     return progress
 
 
-def _first_error(entry: Entry, errors: Mapping[int, str]) -> InternalError | None:
+def _first_error(entry: Entry, errors: Mapping[int, TriviumError]) -> TriviumError | None:
     rows = range(entry.first_row, entry.first_row + entry.num_rows)
-    return next((InternalError(errors[row]) for row in rows if row in errors), None)
+    return next((errors[row] for row in rows if row in errors), None)
 
 
 def _scored(answer: Answer) -> Delta:

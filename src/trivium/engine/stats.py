@@ -80,6 +80,13 @@ class EngineStats(msgspec.Struct, kw_only=True):
     grammars_cached_total: int = 0
     """Constraints that were compiled already, or on their way."""
     grammars_failed_total: int = 0
+    grammars_timed_out_total: int = 0
+    """Requests that were refused because their constraint was not compiled in time."""
+    grammars_evicted_total: int = 0
+    """Compiled constraints that were given up to make room."""
+    grammars_kept: int = 0
+    grammar_cache_bytes: int = 0
+    """About what the kept ones take."""
     grammar_seconds_total: float = 0.0
     """Seconds spent compiling constraints, beside the loop."""
     finished_total: dict[str, int] = msgspec.field(default_factory=dict)
@@ -106,7 +113,9 @@ class EngineStats(msgspec.Struct, kw_only=True):
             compiled = compiling.compiler.stats
             self.grammars_waiting = len(compiling)
             self.grammars_compiled_total, self.grammars_cached_total = compiled.compiled_total, compiled.cached_total
-            self.grammars_failed_total = compiled.failed_total
+            self.grammars_failed_total, self.grammars_timed_out_total = compiled.failed_total, compiling.num_timeouts
+            self.grammars_evicted_total = compiled.num_evicted_total
+            self.grammars_kept, self.grammar_cache_bytes = compiled.num_kept, compiled.kept_bytes
             self.grammar_seconds_total = compiled.compile_seconds_total
         if tiers is not None:
             self.tier_unwritten_pages_total = tiers.worker.stats.num_dropped

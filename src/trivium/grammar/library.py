@@ -15,19 +15,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import llguidance
 import numpy as np
 from llguidance import gbnf_to_lark
 
-from trivium.base.errors import InternalError, InvalidParameterError, ensure
+from trivium.base.errors import ConstraintFailedError, InternalError, InvalidParameterError, ensure
 from trivium.config.structural_tag import format_of
 from trivium.config.structured import StructuredOutputs
 from trivium.grammar.chat_grammar import chat_source
 from trivium.grammar.constraint import ChatConstraint, Constraint
+from trivium.grammar.deep_stack import with_deep_stack
 from trivium.grammar.inline_schemas import settle_schemas
+from trivium.grammar.matcher import Grammar, Matcher
 from trivium.grammar.schemas import library_schema
 from trivium.grammar.structural_tags import TagGrammar
 from trivium.tokens.inside import ExactSpeller
@@ -114,21 +117,34 @@ class Vocabulary:
             InvalidParameterError: It is not well-formed, asks for what cannot be enforced, is too large, or no text
                 satisfies it; the message has the library's reason.
         """
-        matcher = llguidance.LLMatcher(self._inner, self._source_of(wanted), log_level=0, limits=self._limits)
-        if matcher.is_error():
-            raise refusal_of(wanted, plain_reason(matcher.get_error()))
+        source = self._source_of(wanted)
+        began_s = time.perf_counter()
+        inner = self._read(source)
+        if inner.is_error():
+            raise refusal_of(wanted, plain_reason(inner.get_error()))
+        grammar = Grammar(
+            inner,
+            self.mask_words,
+            remake=lambda: with_deep_stack(lambda: self._read(source)),
+            num_chars=len(source),
+            compile_s=time.perf_counter() - began_s,
+        )
         mask = np.empty(self.mask_words, np.uint32)
         try:
-            start = Matcher(matcher, self.mask_words)
+            start = grammar.start()
             start.fill(mask)
             _look_ahead(start)
-        except InternalError as error:
+            if _COUNTED.search(source):
+                for toward in (0, -1):
+                    _try_out(grammar.start(), toward, self._end_ids)
+        except (ConstraintFailedError, InternalError) as error:
             raise refusal_of(wanted, str(error)) from None
-        for end_id in self._end_ids:
-            mask[end_id // 32] &= ~np.uint32(1 << end_id % 32)
-        if not mask.any():
+        if not _without(mask, self._end_ids).any():
             raise refusal_of(wanted, "only the empty text satisfies it")
-        return Grammar(matcher, self.mask_words)
+        return grammar
+
+    def _read(self, source: str) -> Any:
+        return llguidance.LLMatcher(self._inner, source, log_level=0, limits=self._limits)
 
     def _source_of(self, wanted: Constraint) -> str:
         return (
@@ -142,133 +158,10 @@ class Vocabulary:
         return token_id if token_id is not None and self._tokenizer.is_special(token_id) else None
 
 
-class Grammar:
-    """A compiled constraint, of which answers are read side by side."""
-
-    def __init__(self, matcher: Any, mask_words: int) -> None:
-        self._start = matcher
-        self._mask_words = mask_words
-
-    def start(self) -> Matcher:
-        """Return a matcher at the beginning of an answer."""
-        return Matcher(self._start.deep_copy(), self._mask_words)
-
-
-class Matcher:
-    """Where one answer stands in its grammar.
-
-    Where bytes are forced, the tokens that write them are settled once, for all of them, before the first is read: a
-    *run*. Inside it nothing but its next token is allowed, whether somebody draws it or takes the whole run at once.
-
-    ::
-
-        read so far   t t t t t t t t t          t: any token that was allowed
-        runs              |------|  |----        a matcher that is taken back into a run is in that run again
-    """
-
-    __slots__ = ("_inner", "_num_read", "_runs", "_settled_at", "mask_words")
-
-    def __init__(self, inner: Any, mask_words: int) -> None:
-        self._inner = inner
-        self.mask_words = mask_words
-        self._num_read = 0
-        self._runs: list[tuple[int, Sequence[int]]] = []
-        """(tokens read before it, its tokens), in the order in which they were settled."""
-        self._settled_at = -1
-        """Tokens read when it was last settled whether a run begins."""
-
-    @property
-    def is_accepting(self) -> bool:
-        """Whether what was read is a whole sentence, so that the answer may end."""
-        return bool(self._inner.is_accepting())
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether nothing may follow but an end token."""
-        return bool(self._inner.is_stopped())
-
-    def allows(self, token_ids: Sequence[int]) -> int:
-        """Return how many of these tokens, one after the other, may come next; runs are not heeded."""
-        return int(self._inner.validate_tokens(list(token_ids)))
-
-    def advance(self, token_id: int) -> None:
-        """Read a token.
-
-        Raises:
-            InternalError: The grammar does not allow it, or has grown beyond its limits.
-        """
-        due = self._due()
-        if (
-            due is not None and due != token_id
-        ):  # nobody draws it, but the grammar may allow it: then that run has ended
-            self._runs.pop()
-        if not self._inner.consume_token(token_id):
-            raise InternalError(f"token {token_id} is against the grammar: {self._inner.get_error()}")
-        self._num_read += 1
-
-    def fill(self, mask: NDArray[np.uint32]) -> None:
-        """Set the bit of every token that may come next, bit t % 32 of word t // 32, and clear all others.
-
-        Raises:
-            InternalError: The grammar has grown beyond its limits.
-        """
-        ensure(
-            mask.shape == (self.mask_words,) and mask.dtype == np.uint32 and mask.flags.c_contiguous,
-            f"a mask is {mask.dtype} {mask.shape}, not uint32 ({self.mask_words},)",
-        )
-        if (due := self._due()) is not None:
-            mask[:] = 0
-            mask[due >> 5] = 1 << (due & 31)
-            return
-        self._inner.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-        if self._inner.is_error():
-            raise InternalError(_why_no_mask(self._inner))
-
-    def forced(self) -> Sequence[int]:
-        """Return the tokens that must come next, as far as they are settled; to draw them would change nothing."""
-        if self._due() is None:
-            return ()
-        start, run = self._runs[-1]
-        return run[self._num_read - start :]
-
-    def _due(self) -> int | None:
-        """Return the next forced token, having settled whether a run begins here."""
-        if self._runs:
-            start, run = self._runs[-1]
-            if self._num_read < start + len(run):
-                return run[self._num_read - start]
-        if self._settled_at == self._num_read:
-            return None
-        self._settled_at = self._num_read
-        forced: list[int] = self._inner.compute_ff_tokens()
-        if not forced:
-            return None
-        self._runs.append((self._num_read, forced))
-        return forced[0]
-
-    def roll_back(self, num_tokens: int) -> None:
-        """Take back the last tokens read.
-
-        Raises:
-            InternalError: Fewer were read.
-        """
-        if not num_tokens:
-            return
-        if not self._inner.rollback(num_tokens):
-            raise InternalError(f"cannot take back {num_tokens} tokens: {self._inner.get_error()}")
-        self._num_read -= num_tokens
-        self._settled_at = -1
-        while self._runs and self._runs[-1][0] > self._num_read:
-            self._runs.pop()
-
-    def fork(self) -> Matcher:
-        """Return a matcher at the same place that goes on independently."""
-        twin = Matcher(self._inner.deep_copy(), self.mask_words)
-        twin._num_read, twin._runs, twin._settled_at = self._num_read, self._runs.copy(), self._settled_at
-        return twin
-
-
 _MOST_LOOKED_AHEAD = 256
+_MOST_TRIED = 64
+_COUNTED = re.compile(r"\{\d*,?\d+\}|\{\d+,\}")
+"""Counted repetitions, which alone make states of which each text finds others."""
 
 
 def _look_ahead(start: Matcher) -> None:
@@ -281,11 +174,30 @@ def _look_ahead(start: Matcher) -> None:
     start.roll_back(len(run))
 
 
-def _why_no_mask(inner: Any) -> str:
-    first_line = inner.get_error().strip().partition("\n")[0]
-    if first_line.startswith("NoExtension"):
-        return "no text goes on from here, and none may end"
-    return f"the grammar went beyond its limits: {first_line}"
+def _try_out(matcher: Matcher, toward: int, end_ids: Sequence[int]) -> None:
+    """Read a text of the first tokens that may come, or of the last, as far as what outgrows its limits does so soon.
+
+    Raises:
+        ConstraintFailedError: It does.
+    """
+    mask = np.empty(matcher.mask_words, np.uint32)
+    for _ in range(_MOST_TRIED):
+        matcher.fill(mask)
+        words = np.flatnonzero(_without(mask, end_ids))
+        if not len(words):
+            return
+        bits = int(mask[words[toward]])
+        bit = bits.bit_length() - 1 if toward else (bits & -bits).bit_length() - 1
+        matcher.advance(int(words[toward]) * 32 + bit)
+        if matcher.is_complete:
+            return
+
+
+def _without(mask: NDArray[np.uint32], end_ids: Iterable[int]) -> NDArray[np.uint32]:
+    """Clear the bits of these tokens, and return the mask."""
+    for end_id in end_ids:
+        mask[end_id // 32] &= ~np.uint32(1 << end_id % 32)
+    return mask
 
 
 def source_of(wanted: StructuredOutputs) -> str:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import llguidance
 
 from trivium.base.errors import InvalidParameterError
-from trivium.grammar.compiler import deep_pool
+from trivium.grammar.deep_stack import with_deep_stack
 from trivium.grammar.keywords import KEYWORDS
 from trivium.grammar.library import plain_reason, schema_source
 from trivium.grammar.schemas import Problem, SchemaPlan, plan_schema
@@ -42,10 +42,9 @@ def check_schema(schema: Any) -> SchemaReport:
     """Find out what of a schema can be enforced; of a bounded size, as `StructuredOutputs.validate` holds it."""
     plan = plan_schema(schema)
     problems = list(plan.problems)
-    with deep_pool() as pool:
-        reason = pool.submit(_reason_against, plan.schema).result()
-        if reason is not None:
-            problems.append(Problem(pool.submit(_place_of, plan, reason).result(), reason))
+    reason = with_deep_stack(lambda: _reason_against(plan.schema))
+    if reason is not None:
+        problems.append(Problem(with_deep_stack(lambda: _place_of(plan, reason)), reason))
     seen = Counter(name for node in plan.places.values() for name in node)
     return SchemaReport(problems, _of_role(seen, "enforced"), _of_role(seen, "annotation"), plan.unknown)
 

@@ -16,7 +16,7 @@ import jsonschema
 import pytest
 
 from support.case_checks import assert_fields_refused, eventually, resident_bytes
-from support.sse import chunks, texts_by_index
+from support.sse import chunks, events, texts_by_index
 from support.tiny_server import TinyServer
 
 BASE = {"model": '"tiny"', "prompt": '"hi"', "max_tokens": "4"}
@@ -205,9 +205,26 @@ def test_b09_expressions_that_explode_hold_up_nobody(server: TinyServer) -> None
     assert text == expected
     assert max(gaps) < 1.0
     assert max(seconds for seconds, _ in answered) < 10
-    assert {status for _, status in answered} <= {200, 400, 500}
+    assert {status for _, status in answered} <= {200, 400}
     eventually(lambda: server.engine.num_threads() <= threads)
     assert resident_bytes(server.engine) - before < 500 << 20
+
+
+def test_b09_a_constraint_that_outgrows_its_limits_in_the_middle_ends_its_answer_by_name(server: TinyServer) -> None:
+    fields: dict[str, Any] = {"regex": "[0-9]{70}((a{0,50}){0,50}){0,50}", "max_tokens": 400, "min_tokens": 400}
+    whole = server.complete(temperature=1.0, **fields)
+    assert whole.status_code == 400, whole.text
+    error = whole.json()["error"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", "constraint_failed")
+    assert re.search(r"grew beyond its limits after \d+ tokens of the answer .*lower their counts", error["message"])
+    with server.client.stream(
+        "POST", "/v1/completions", json={"model": "tiny", "prompt": "hi", "temperature": 1.0, "stream": True, **fields}
+    ) as response:
+        assert response.status_code == 200
+        *told, last = events("\n".join(response.iter_lines()))
+    assert len("".join(chunk["choices"][0]["text"] for chunk in told)) > 70
+    assert last["error"]["code"] == "constraint_failed"
+    refuse(server, "grew beyond its limits", regex="((a{0,50}){0,50}){0,50}")
 
 
 def timed(server: TinyServer, regex: str) -> tuple[float, int]:

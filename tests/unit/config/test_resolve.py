@@ -40,6 +40,7 @@ def test_without_any_layer_the_records_have_their_defaults() -> None:
 TEXTS = {
     "kv_cache_memory": "1GiB",
     "host_cache": "2GiB",
+    "grammar_cache_memory": "64MiB",
     "disk_cache": "/var/kv:20",
     "device": "cpu",
     "tenant_weight": "a=2",

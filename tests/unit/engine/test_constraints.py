@@ -20,7 +20,8 @@ from trivium.engine.compiling import Compiling
 from trivium.engine.loop import EngineLoop
 from trivium.engine.messages import Delivered, Delta, Submit
 from trivium.grammar.compiler import GrammarCompiler
-from trivium.grammar.library import Matcher, Vocabulary
+from trivium.grammar.library import Vocabulary
+from trivium.grammar.matcher import Matcher
 
 PROMPT = (40, 41, 42)
 DRAWN = SamplingParams(temperature=1.0, seed=5, max_tokens=40)
@@ -211,7 +212,48 @@ def test_those_that_wait_for_grammars_fill_the_queue(held: HeldVocabulary) -> No
     loop.close()
 
 
-def test_a_grammar_beyond_its_limits_ends_its_answer_alone(loop: EngineLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+LATE = StructuredOutputs(regex="[0-9]{70}((a{0,50}){0,50}){0,50}")
+"""Outgrows its limits in the middle of an answer."""
+
+
+def test_a_constraint_that_outgrows_its_limits_ends_its_answer_alone_by_name(loop: EngineLoop) -> None:
+    alone = run_alone(loop, PROMPT, DRAWN)
+    late = submit(loop, "late", replace(DRAWN, max_tokens=400, min_tokens=400, structured_outputs=LATE))
+    free = submit(loop, "free", DRAWN)
+    news = run(loop, late, free)
+    assert "the constraint grew beyond its limits after" in (late.output.error or "")
+    assert {each.error_code for each in news if each.error} == {"constraint_failed"}
+    assert free.output.outputs == alone.outputs
+    assert loop.stats()["step_errors_total"] == 0
+
+
+def test_who_waits_too_long_for_a_grammar_is_told_so() -> None:
+    loop = tiny_loop(grammar_timeout_s=0.2)
+    held = HeldVocabulary(loop)
+    loop.compiling = Compiling(GrammarCompiler(lambda: held), 0.2)  # type: ignore[arg-type,return-value]
+    slow = submit(loop, "slow", replace(DRAWN, structured_outputs=PAIRS))
+    behind = submit(loop, "behind", replace(DRAWN, structured_outputs=StructuredOutputs(regex="a")))
+    assert not slow.output.finished
+    assert not behind.output.finished
+    refusals: dict[str, Any] = {}
+    while len(refusals) < 2:
+        loop.step()
+        refusals |= {each.request_id: each.error for each in loop.take_refusals()}
+    assert isinstance(refusals["slow"], InvalidParameterError)
+    assert re.search(r"regex could not be compiled within 0.2 s \(grammar_timeout_s\)", str(refusals["slow"]))
+    assert refusals["slow"].param == "regex"
+    assert isinstance(refusals["behind"], CapacityError)
+    with pytest.raises(InvalidParameterError, match=r"within 0\.2 s"):
+        loop.refuse_early(PROMPT, replace(DRAWN, structured_outputs=PAIRS))
+    assert loop.stats()["grammars_timed_out_total"] == 3
+    held.may_go.set()
+    loop.refuse_early(PROMPT, replace(DRAWN, structured_outputs=PAIRS))  # it was compiled on, and is kept
+    assert loop.stats()["grammars_compiled_total"] == 1
+    assert not loop.has_work
+    loop.close()
+
+
+def test_a_grammar_that_fails_ends_its_answer_alone(loop: EngineLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     fill, calls = Matcher.fill, []
 
     def failing(self: Matcher, mask: Any) -> None:
@@ -220,12 +262,14 @@ def test_a_grammar_beyond_its_limits_ends_its_answer_alone(loop: EngineLoop, mon
             self._inner.consume_token(0)  # against the grammar: it is in an error from now on
         fill(self, mask)
 
+    wanted = replace(DRAWN, structured_outputs=PAIRS)
+    loop.refuse_early(PROMPT, wanted)  # compiles it
     monkeypatch.setattr(Matcher, "fill", failing)
     alone = run_alone(loop, PROMPT, DRAWN)
-    bound = submit(loop, "bound", replace(DRAWN, structured_outputs=PAIRS))
+    bound = submit(loop, "bound", wanted)
     free = submit(loop, "free", DRAWN)
     run(loop, bound, free)
-    assert "beyond its limits" in (bound.output.error or "")
+    assert "there is no mask" in (bound.output.error or "")
     assert free.output.outputs == alone.outputs
 
 

@@ -14,7 +14,7 @@ from trivium.base.errors import CapacityError, InvalidParameterError
 from trivium.config.structured import StructuredOutputs
 from trivium.grammar import compiler as compiler_module
 from trivium.grammar.compiler import GrammarCompiler, key_of
-from trivium.grammar.library import Grammar
+from trivium.grammar.matcher import Grammar
 
 
 @pytest.fixture
@@ -59,7 +59,45 @@ def test_a_constraint_that_fails_is_told_why_each_time(compiler: GrammarCompiler
     for _ in range(2):
         with pytest.raises(InvalidParameterError, match=r"(?s)regex cannot be enforced: .*unclosed group"):
             compiler.submit(regex("(a")).result()
-    assert compiler.stats.failed_total == 2
+    assert (compiler.stats.failed_total, compiler.stats.cached_total) == (1, 1)  # found out once
+    assert compiler.stats.kept_bytes == 0
+
+
+def test_what_broke_is_tried_again() -> None:
+    class Breaking:
+        def compile(self, wanted: StructuredOutputs) -> Grammar:
+            raise MemoryError
+
+    own = GrammarCompiler(Breaking)  # type: ignore[arg-type]
+    for _ in range(2):
+        with pytest.raises(MemoryError):
+            own.submit(regex("a")).result()
+    assert own.stats.failed_total == 2
+    own.close()
+
+
+def test_grammars_make_room_where_they_take_too_much_together() -> None:
+    own = GrammarCompiler(vocabulary, max_kept_bytes=1_000_000)
+    first, second = own.submit(regex("a+")), own.submit(regex("b+"))
+    assert first.result().num_bytes + second.result().num_bytes == own.stats.kept_bytes < 1_000_000
+    assert own.submit(regex("a+")) is first
+    second.result().note_mask(0.1)  # an answer made it grow, and it was used longest ago
+    assert own.submit(regex("c+")).result()
+    assert own.submit(regex("a+")) is first
+    assert own.submit(regex("b+")) is not second
+    assert own.stats.num_evicted_total == 1
+    assert own.stats.num_kept == 3
+    own.close()
+
+
+def test_a_grammar_that_can_take_no_more_answers_is_compiled_again(compiler: GrammarCompiler) -> None:
+    first = compiler.submit(regex("a+"))
+    assert first.result().anew() is not None
+    again = compiler.submit(regex("a+"))
+    assert again is not first
+    assert again.result().start()
+    assert compiler.submit(regex("a+")) is again
+    assert (compiler.stats.compiled_total, compiler.stats.num_evicted_total) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +231,7 @@ def test_a_long_chain_of_rules_does_not_overflow_a_stack(compiler: GrammarCompil
         StructuredOutputs(json={"$defs": refs, "$ref": "#/$defs/a0"}),
         StructuredOutputs(json={"$defs": nested, "$ref": "#/$defs/a0"}),
     ):
-        assert compiler.submit(wanted).result(30).start()
+        assert compiler.submit(wanted).result(100).start()
 
 
 def test_grammars_that_take_long_to_translate_are_refused(compiler: GrammarCompiler) -> None:
