@@ -12,8 +12,8 @@ from generated import write_or_compare
 
 from trivium.base.errors import TriviumError
 from trivium.schedule.timeline import WAIT_MEANINGS
-from trivium.server import job, sglang_tables, tables
-from trivium.server.auth import ADMIN_PATHS, GUARDED_PATHS, OPEN_PATHS, OWNED_PREFIX
+from trivium.server import job, program_tables, sglang_tables, tables
+from trivium.server.auth import ADMIN_PATHS, GUARDED_PATHS, OPEN_PATHS, OWNED_PREFIXES
 from trivium.server.openapi import openapi_document
 from trivium.server.telemetry import documented_metrics
 
@@ -70,6 +70,8 @@ def sections() -> Iterator[str]:
     for title, own in (
         ("Fields of `/generate`", sglang_tables.GENERATE),
         ("Fields of `sampling_params`", sglang_tables.GENERATE_SAMPLING),
+        ("Fields of `POST /v1/programs`", program_tables.PROGRAM_RUN),
+        ("Fields of `POST /v1/programs/{name}`", program_tables.PUBLISHED_RUN),
     ):
         yield from ("", f"## {title}", "")
         yield from table(
@@ -109,20 +111,22 @@ def code(text: str) -> str:
 def routes() -> Iterator[tuple[str, str, str]]:
     """Describe every route in a row."""
     for path, operations in openapi_document()["paths"].items():
-        for method in ("get", "post"):
+        for method in ("get", "post", "put", "delete"):
             if method in operations:
-                yield f"{method.upper()} `{path}`", key_of(path), operations[method]["summary"]
+                yield f"{method.upper()} `{path}`", key_of(path, method), operations[method]["summary"]
 
 
-def key_of(path: str) -> str:
+def key_of(path: str, method: str) -> str:
     """Say which key a path wants."""
+    if (path, method) in (("/v1/programs/{name}", "put"), ("/v1/programs/{name}", "delete")):
+        return "admin key"
     if path in OPEN_PATHS:
         return "none"
     if path in ADMIN_PATHS:
         return "admin key"
     if path in GUARDED_PATHS:
         return "admin key, if any is set, else API key, if any is set"
-    return "API key, if any is set" + (", or admin key" if path.startswith(OWNED_PREFIX) else "")
+    return "API key, if any is set" + (", or admin key" if path.startswith(OWNED_PREFIXES) else "")
 
 
 def unsupported() -> Iterator[tuple[str, str, str]]:

@@ -11,10 +11,11 @@ TEMPORARY = ".writing"
 """How the names end of files that are being written; one that stays behind is of a process that died."""
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes, *, mode: int | None = None) -> None:
     """Write `content` beside `path`, flush it to the disk, and give it the name.
 
-    The directory is made where it is missing. Two processes may do this at once: the last one's content stays.
+    The directory is made where it is missing; `mode` is that of the file, from before anything is in it. Two processes
+    may do this at once: the last one's content stays.
 
     Raises:
         OSError: The disk is full, or the directory cannot be written; `path` is then as it was.
@@ -23,6 +24,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}")
     try:
         with temporary.open("xb") as file:
+            if mode is not None:
+                Path(temporary).chmod(mode)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -190,6 +190,20 @@ class ServerOptions:
     """Show metrics a second time under vLLM's names, for dashboards that were made for it."""
     request_history: int = field(default=1000, metadata=ADVANCED)
     """Finished requests whose timelines GET /v1/requests/{id} still shows; 0 keeps none."""
+    programs_dir: Path | None = field(default=None, metadata=ADVANCED)
+    """Directory of published programs; without it, none can be published."""
+    max_programs: int = field(default=64, metadata=ADVANCED)
+    """Most programs that run inside the server at a time; more are refused with 503."""
+    max_program_steps: int = field(default=10_000, metadata=ADVANCED)
+    """Most primitives that a run of a program does, repetitions included."""
+    max_program_branches: int = field(default=256, metadata=ADVANCED)
+    """Most branches that a run of a program forks."""
+    max_program_tokens: int = field(default=65_536, metadata=ADVANCED)
+    """Most tokens that a run of a program has written."""
+    max_program_s: float = field(default=600.0, metadata=ADVANCED)
+    """Most seconds that a run of a program takes, its tools included."""
+    max_program_tool_s: float = field(default=300.0, metadata=ADVANCED)
+    """Seconds that a program waits for the result of a tool."""
     kv_events_buffer: int = field(default=10_000, metadata=ADVANCED)
     """Records of kv_events that can be read again with ?since=; older ones are reported as missed."""
     ssl_certfile: Path | None = None

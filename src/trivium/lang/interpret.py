@@ -73,7 +73,12 @@ def as_function(
 
 
 async def interpret(
-    program: Program, state: ProgramState, arguments: Mapping[str, Any], watch: Watch | None = None
+    program: Program,
+    state: ProgramState,
+    arguments: Mapping[str, Any],
+    watch: Watch | None = None,
+    *,
+    most_text: int | None = None,
 ) -> Any:
     """Do a program on a state, in any event loop; everything is appended when it returns, and may still be at work.
 
@@ -82,6 +87,7 @@ async def interpret(
         state: What it appends to; its `Program` knows the tools.
         arguments: Every parameter's value.
         watch: Told of each node before it is done.
+        most_text: Most characters and entries that texts, values and tools' arguments may have, all together.
 
     Returns:
         The program's result.
@@ -90,7 +96,7 @@ async def interpret(
         ProgramError: A variable that is waited for failed, or a `while` took too many steps.
         InvalidParameterError: A value is no text, no number, or not there, where one is needed.
     """
-    run = _Run(program, arguments, watch)
+    run = _Run(program, arguments, watch, most_text)
     own = _Place(run, state)
     try:
         async with asyncio.TaskGroup() as run.branches:
@@ -122,6 +128,8 @@ class _Run:
     program: Program
     arguments: Mapping[str, Any]
     watch: Watch | None
+    text_left: int | None
+    """What it may still write of texts and values."""
     branches: asyncio.TaskGroup = field(init=False)
 
 
@@ -153,7 +161,27 @@ class _Place:
     async def read(self, value: Value) -> Any:
         """Return what a value is, once the variables that it names are there."""
         found = {named: await self._held(named) for named in list(references(value))}
-        return read(value, lambda named: found[named])
+        whole = read(value, lambda named: found[named])
+        self._spend(whole)
+        return whole
+
+    def _spend(self, whole: Any) -> None:
+        """Count what was made: a loop that doubles a text would fill any memory."""
+        left = self._run.text_left
+        if left is None:
+            return
+        pending = [whole]
+        while pending and left >= 0:
+            each = pending.pop()
+            left -= len(each) + 1 if isinstance(each, str | list | dict) else 1
+            if isinstance(each, list):
+                pending += each
+            elif isinstance(each, dict):
+                left -= sum(map(len, each))
+                pending += each.values()
+        if left < 0:
+            raise InvalidParameterError("the program makes more text than it may; write less, or end loops sooner")
+        self._run.text_left = left
 
     async def _held(self, named: Argument | Variable) -> Any:
         if isinstance(named, Argument):

@@ -18,6 +18,7 @@ from trivium.lang.sampling import Sampling
 if TYPE_CHECKING:
     from trivium.lang.backends import Backend
     from trivium.lang.expressions import Expr
+    from trivium.lang.promises import Variable
     from trivium.lang.strand import Strand
 
 
@@ -35,6 +36,10 @@ class Program:
     """Whether appending returns before the work is done."""
     strands: dict[Strand, None] = field(default_factory=dict)
     """Those that are not over, in the order of their making."""
+    on_variable: Callable[[Strand, Variable], None] | None = None
+    """Told of each variable when it is promised, before anything waits for it."""
+    is_logged: bool = True
+    """Whether failures enter the log: what they say is the author's, and may be a secret of who runs it elsewhere."""
     program_id: str = field(default_factory=lambda: f"run-{uuid.uuid4().hex}")
     _is_whole: bool = False
     """Whether nothing can be appended any more but by strands that are under way."""
@@ -55,9 +60,10 @@ class Program:
 
     def expect(self, expr: Expr, sign: int = 1) -> None:
         """Count a primitive that has been queued, or with `sign` -1 one that is done now."""
-        if isinstance(expr, Gen):
+        most: Any = (expr.sampling.max_tokens or self.defaults.max_tokens) if isinstance(expr, Gen) else 0
+        if isinstance(most, int):  # what is no number is refused when it is done
             with self._lock:
-                self._expected_tokens += sign * (expr.sampling.max_tokens or self.defaults.max_tokens or 0)
+                self._expected_tokens += sign * most
 
     def drop(self, strand: Strand) -> None:
         """Forget a strand that is over; with the last one the run is."""

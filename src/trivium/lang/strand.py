@@ -110,6 +110,8 @@ class Strand:
         self.variables[variable.name] = variable
         if variable.name not in self.own_names:
             self.own_names.append(variable.name)
+        if self.program.on_variable is not None:
+            self.program.on_variable(self, variable)
 
     def ask(self, read: Callable[[Strand], Any]) -> Future[Any]:
         """Return what `read` finds when everything that was appended is done."""
@@ -137,7 +139,8 @@ class Strand:
             self.error = error
             tasks, running = tuple(self._tasks), self._running
             self._tasks.clear()
-        logger.warning("%s", error)
+        if self.program.is_logged:
+            logger.warning("%s", error)
         for task in tasks:
             _lose(task, error)
         self._close(error)

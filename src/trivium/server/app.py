@@ -28,6 +28,7 @@ from trivium.server.generation_route import GenerationRoute
 from trivium.server.openapi import openapi_document
 from trivium.server.plain_routes import PlainRoutes
 from trivium.server.ports import ChatTemplatePort, EnginePort, TokenizerPort
+from trivium.server.program_routes import ProgramRoutes, Raw
 from trivium.server.request_routes import RequestRoutes
 from trivium.server.served import ServedModel
 from trivium.server.service import Service
@@ -94,7 +95,10 @@ def _routes(service: Service) -> list[Route]:
     plain, requests, cache = PlainRoutes(service), RequestRoutes(service), CacheRoutes(service)
 
     async def openapi(_: Request) -> Response:
-        return Response(_openapi_bytes(), media_type="application/json")
+        document = (
+            _openapi_bytes() if not any(service.programs) else msgspec.json.encode(openapi_document(service.programs))
+        )
+        return Response(document, media_type="application/json")
 
     generating: list[tuple[str, ASGIApp]] = [
         ("/v1/completions", GenerationRoute(service, completions.parse, completions.CompletionForm)),
@@ -120,9 +124,24 @@ def _routes(service: Service) -> list[Route]:
         Route("/v1/cache/flush", cache.flush, methods=["POST"]),
         Route("/v1/cache/pin", cache.pin, methods=["POST"]),
         Route("/v1/cache/unpin", cache.unpin, methods=["POST"]),
+        *_program_routes(service),
         Route("/v1/config/reload", plain.reload_config, methods=["POST"]),
         Route("/openapi.json", openapi),
         *_sglang_routes(service, plain),
+    ]
+
+
+def _program_routes(service: Service) -> list[Route]:
+    programs = ProgramRoutes(service)
+    return [
+        Route("/v1/programs", programs.list_all),
+        Route("/v1/programs", Raw(programs.run), methods=["POST"]),
+        Route("/v1/programs/runs/{run_id}", programs.cancel, methods=["DELETE"]),
+        Route("/v1/programs/runs/{run_id}/tools/{call_id}", programs.resume, methods=["POST"]),
+        Route("/v1/programs/{name}", programs.show),
+        Route("/v1/programs/{name}", Raw(programs.run_published), methods=["POST"]),
+        Route("/v1/programs/{name}", programs.publish, methods=["PUT"]),
+        Route("/v1/programs/{name}", programs.delete, methods=["DELETE"]),
     ]
 
 

@@ -32,8 +32,11 @@ ADMIN_PATHS = frozenset({
 })
 GUARDED_PATHS = frozenset({"/flush_cache"})
 """Paths that want an admin key where there is any, else what generating wants: SGLang's programs call them."""
-OWNED_PREFIX = "/v1/requests/"
-"""Paths below it take an API key, whose own requests they show, or an admin key, for those of all."""
+OWNED_PREFIXES = ("/v1/requests/", "/v1/programs/")
+"""Paths below them take an API key, for what is its own, or an admin key, for what is anybody's."""
+
+
+_OFF = "admin routes are off; start the server with --admin-key NAME=KEY"
 
 
 class KeyRing:
@@ -93,15 +96,26 @@ class Doorkeeper:
         """
         if path in OPEN_PATHS:
             return None
-        if path.startswith(OWNED_PREFIX) and self.is_admin(headers):
+        if path.startswith(OWNED_PREFIXES) and self.is_admin(headers):
             return _known(self._admins, headers)
         is_admin_path = path in ADMIN_PATHS
         if (is_admin_path or path in GUARDED_PATHS) and self._admins:
             return _known(self._admins, headers)
         caller = _known(self._callers, headers) if self._callers else None
         if is_admin_path:
-            raise ForbiddenError("admin routes are off; start the server with --admin-key NAME=KEY")
+            raise ForbiddenError(_OFF)
         return caller
+
+    def require_admin(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Refuse who brings no admin key.
+
+        Raises:
+            AuthenticationError: There is none, or a wrong one.
+            ForbiddenError: Admin routes are switched off.
+        """
+        if not self._admins:
+            raise ForbiddenError(_OFF)
+        _known(self._admins, headers)
 
     def is_admin(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         """Return whether the headers bring an admin key."""

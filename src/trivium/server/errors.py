@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from http import HTTPStatus
+from typing import Self
 
 import msgspec
 
@@ -19,6 +20,7 @@ from trivium.base.errors import (
     AuthenticationError,
     CapacityError,
     EngineDeadError,
+    ProgramError,
     RequestError,
     RequestTooLargeError,
     TriviumError,
@@ -77,6 +79,41 @@ class RequestNotFoundError(RequestError):
 
     http_status = 404
     code = "request_not_found"
+
+
+class ProgramNotFoundError(RequestError):
+    """No program of that name is published, or not in that version."""
+
+    http_status = 404
+    code = "program_not_found"
+
+
+class RunNotFoundError(RequestError):
+    """No run of a program of that id is under way for its asker, or no tool of it waits under that id."""
+
+    http_status = 404
+    code = "run_not_found"
+
+
+class ProgramLimitError(RequestError):
+    """A program does more than this server lets one do; the message names the limit."""
+
+    code = "program_limit"
+
+
+class ProgramFailedError(TriviumError):
+    """A primitive of a program failed; status and code are those of what made it fail."""
+
+    code = "program_error"
+
+    @classmethod
+    def of(cls, error: ProgramError) -> Self:
+        """Tell of an error of the language as the server does."""
+        made, cause = cls(str(error)), error.__cause__
+        made.http_status = HTTPStatus.BAD_REQUEST  # of the program's own doing, where its cause does not say otherwise
+        if isinstance(cause, TriviumError):
+            made.http_status, made.code = cause.http_status, cause.code
+        return made
 
 
 class MethodNotAllowedError(RequestError):

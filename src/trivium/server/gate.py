@@ -36,7 +36,7 @@ _ACCESS_LINE = (
     "completion=%(completion_tokens)s cached=%(cached_tokens)s queue_ms=%(queue_ms)s ttft_ms=%(ttft_ms)s ms=%(ms)s "
     "finish=%(finish)s error=%(error)s"
 )
-_PREFIXES = ("/v1/models/", "/v1/requests/")
+_PREFIXES = ("/v1/models/", "/v1/requests/", "/v1/programs/")
 """Routes that end with a name, which neither log nor metrics show."""
 _TRACE_PARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
 _SAFE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")

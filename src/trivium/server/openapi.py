@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from trivium import __version__
 from trivium.server.auth import ADMIN_PATHS, OPEN_PATHS
+from trivium.server.program_schema import published_operation
+from trivium.server.program_shapes import ProgramAnswer, ProgramCard, ProgramList
+from trivium.server.program_tables import PROGRAM_RUN, PUBLISH, PUBLISHED_RUN, TOOL_RESULT
 from trivium.server.sglang_shapes import GenerateAnswer, ModelDescription, TokenizerAnswer
 from trivium.server.sglang_tables import CONCATENATE, GENERATE
 from trivium.server.shapes import (
@@ -28,6 +31,9 @@ from trivium.server.shapes import (
 from trivium.server.tables import CHAT, COMPLETIONS, DETOKENIZE, PIN, TOKENIZE, UNPIN
 from trivium.server.timeline_shapes import RequestList, RequestTimeline
 
+if TYPE_CHECKING:
+    from trivium.server.program_store import Published
+
 _RECORDS = (
     Completion,
     ChatCompletion,
@@ -45,13 +51,16 @@ _RECORDS = (
     GenerateAnswer,
     ModelDescription,
     TokenizerAnswer,
+    ProgramAnswer,
+    ProgramCard,
+    ProgramList,
     ErrorAnswer,
 )
 _REF = "#/components/schemas/{name}"
 
 
-def openapi_document() -> dict[str, Any]:
-    """Write the OpenAPI 3.1 document of the whole surface."""
+def openapi_document(programs: Iterable[Published] = ()) -> dict[str, Any]:
+    """Write the OpenAPI 3.1 document of the whole surface, the published programs with it."""
     _, schemas = msgspec.json.schema_components(_RECORDS, ref_template=_REF)
     requests = {
         "CompletionRequest": COMPLETIONS.schema(required=("model", "prompt")),
@@ -62,11 +71,19 @@ def openapi_document() -> dict[str, Any]:
         "DetokenizeRequest": DETOKENIZE.schema(required=("tokens",)),
         "PinRequest": PIN.schema(),
         "UnpinRequest": UNPIN.schema(required=("pin_id",)),
+        "ProgramRequest": PROGRAM_RUN.schema(required=("program",)),
+        "PublishedProgramRequest": PUBLISHED_RUN.schema(),
+        "PublishRequest": PUBLISH.schema(required=("program",)),
+        "ToolResult": TOOL_RESULT.schema(),
+    }
+    paths = _paths() | {
+        f"/v1/programs/{each.name}": published_operation(each.newest.program, PUBLISHED_RUN, _responses(None))
+        for each in programs
     }
     return {
         "openapi": "3.1.0",
         "info": {"title": "Trivium", "version": __version__},
-        "paths": {path: _secured(path, operations) for path, operations in _paths().items()},
+        "paths": {path: _secured(path, operations) for path, operations in paths.items()},
         "components": {
             "schemas": {**requests, **schemas},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
@@ -102,7 +119,35 @@ def _paths() -> dict[str, dict[str, Any]]:
             "post": {"summary": "Read the options again, as SIGHUP does", "responses": _responses("Changes")}
         },
         "/openapi.json": _get("This document", None),
+        **_program_paths(),
         **_sglang_paths(),
+    }
+
+
+def _program_paths() -> dict[str, dict[str, Any]]:
+    version: dict[str, Any] = {"name": "version", "in": "query", "schema": {"type": "integer"}}
+    show, run = (
+        _get("Show a published program", "ProgramCard"),
+        _post("Run a published program", "PublishedProgramRequest", "ProgramAnswer", streams=True),
+    )
+    publish = {"put": _post("Publish a program, or a new version of it", "PublishRequest", "ProgramCard")["post"]}
+    delete: dict[str, Any] = {
+        "delete": {"summary": "Remove a published program, or a version", "responses": _responses(None)}
+    }
+    show["get"]["parameters"] = [version]
+    delete["delete"]["parameters"] = [version]
+    cancel = {"delete": {"summary": "End a run", "responses": _responses(None)}}
+    resume = _post("Go on with the result of a tool", "ToolResult", None)
+    run_id, call_id = ({"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+                       for name in ("run_id", "call_id"))  # fmt: skip
+    return {
+        "/v1/programs": {
+            **_get("List published programs", "ProgramList"),
+            **_post("Run a program inside the server", "ProgramRequest", "ProgramAnswer", streams=True),
+        },
+        "/v1/programs/{name}": _with_id("name", {**show, **run, **publish, **delete}),
+        "/v1/programs/runs/{run_id}": {**cancel, "parameters": [run_id]},
+        "/v1/programs/runs/{run_id}/tools/{call_id}": {**resume, "parameters": [run_id, call_id]},
     }
 
 
@@ -160,6 +205,11 @@ def _responses(answer: str | None, *, streams: bool = False) -> dict[str, Any]:
     return {"200": success, "default": {"description": "Error", "content": error}}
 
 
+def _security_of(path: str, method: str) -> list[dict[str, list[str]]]:
+    """Return what a method wants beyond its path: publishing wants an admin key."""
+    return [{"key": []}] if path == "/v1/programs/{name}" and method in {"put", "delete"} else []
+
+
 def _with_id(name: str, operations: dict[str, Any]) -> dict[str, Any]:
     parameter = {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
     return {**operations, "parameters": [parameter]}
@@ -171,6 +221,6 @@ def _secured(path: str, operations: Mapping[str, Any]) -> dict[str, Any]:
         return dict(operations)
     security: list[dict[str, list[str]]] = [{"key": []}] if path in ADMIN_PATHS else [{}, {"key": []}]
     return {
-        name: {**operation, "security": security} if name in {"get", "post"} else operation
+        name: operation if name == "parameters" else {**operation, "security": _security_of(path, name) or security}
         for name, operation in operations.items()
     }

@@ -19,6 +19,7 @@ from trivium.server.kv_events import EventBuffer
 from trivium.server.open_jobs import OpenJobs
 from trivium.server.pins import KeptPins
 from trivium.server.ports import ChatTemplatePort, EnginePort, TokenizerPort
+from trivium.server.program_store import ProgramStore
 from trivium.server.request_log import RequestLog, RequestRecord
 from trivium.server.served import ServedModel
 from trivium.server.shapes import Changes
@@ -55,9 +56,11 @@ class Service:
     kv_events: EventBuffer = field(init=False)
     pins: KeptPins = field(init=False)
     tracing: Tracing | None = None
+    programs: ProgramStore = field(init=False)
 
     def __post_init__(self) -> None:
         self.texts = TokenTexts(self.tokenizer)
+        self.programs = ProgramStore(self.options.programs_dir)
         self.requests = RequestLog(self.clock, history=self.options.request_history)
         self.kv_events = EventBuffer(self.options.kv_events_buffer)
         self.jobs.on_stop.append(self.kv_events.close)
