@@ -34,7 +34,9 @@ from trivium.lang.api import (
 from trivium.lang.backends.anthropic_api import Anthropic
 from trivium.lang.backends.choice import flush_cache, get_server_info, set_default_backend
 from trivium.lang.backends.endpoint import RuntimeEndpoint
+from trivium.lang.backends.engine import Engine
 from trivium.lang.backends.openai_api import Crusoe, OpenAI
+from trivium.lang.backends.runtime import Runtime
 from trivium.lang.backends.scripted import ScriptedBackend
 from trivium.lang.choices import (
     ChoicesDecision,
@@ -50,8 +52,7 @@ from trivium.lang.state import ProgramState, ProgramStateGroup
 from trivium.lang.trace import Trace
 
 image, video = refusing("image"), refusing("video")
-Runtime = refusing("Runtime")
-Engine, ServerArgs = refusing("Engine"), refusing("ServerArgs")
+ServerArgs = refusing("ServerArgs")
 LiteLLM, VertexAI = refusing("LiteLLM"), refusing("VertexAI")
 
 __all__ = [

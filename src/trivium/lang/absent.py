@@ -9,9 +9,7 @@ from trivium.base.errors import UnsupportedFeatureError
 REASONS = {
     "image": "image is not supported: models take text only",
     "video": "video is not supported: models take text only",
-    "Runtime": "Runtime is not supported; use set_default_backend(trivium.LLM(...))",
-    "Engine": "Engine is not supported; trivium.LLM is the engine in this process",
-    "ServerArgs": "ServerArgs is not supported; options are arguments of trivium.LLM",
+    "ServerArgs": "ServerArgs is not supported; options are arguments of Engine, Runtime and trivium.LLM",
     "LiteLLM": "LiteLLM is not supported as a backend; its proxy speaks OpenAI's API: OpenAI(model, base_url=...)",
     "VertexAI": "VertexAI is not supported as a backend; Vertex AI speaks OpenAI's API too: "
     "OpenAI(model, base_url=<the project's .../endpoints/openapi>, api_key=<an access token>)",
