@@ -35,6 +35,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(("serve",), "trivium.cli.serve:serve", "Answer OpenAI requests over HTTP.", "Run a model"),
     Command(("chat",), "trivium.cli.chat:chat", "Talk to a model in the terminal.", "Run a model"),
     Command(("generate",), "trivium.cli.generate:generate", "Complete prompts from flags or stdin.", "Run a model"),
+    Command(("run",), "trivium.cli.run:run", "Run a program, here or inside a server.", "Run a model"),
     Command(("pull",), "trivium.cli.models:pull", "Fetch a model into the cache.", "Manage models"),
     Command(("models",), "trivium.cli.models:models", "List catalog and cache.", "Manage models"),
     Command(("rm",), "trivium.cli.models:remove", "Remove a model from the cache.", "Manage models"),

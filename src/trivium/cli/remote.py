@@ -47,7 +47,7 @@ def remote_answers(url: str, key: str | None, model: str | None, params: dict[st
                 with client.stream("POST", "/v1/chat/completions", json=body) as response:
                     if response.is_error:
                         response.read()
-                        raise RequestError(_message_of(response))
+                        raise RequestError(message_of(response))
                     yield from _pieces(response)
             except httpx.HTTPError as error:
                 raise ServerAnswerError(f"{base}: {error!r}") from error
@@ -61,7 +61,7 @@ def _first_model(client: httpx.Client) -> str:
     try:
         response = client.get("/v1/models")
         if response.is_error:
-            raise ServerAnswerError(f"{client.base_url}: {_message_of(response)}")
+            raise ServerAnswerError(f"{client.base_url}: {message_of(response)}")
         return str(response.json()["data"][0]["id"])
     except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
         raise ServerAnswerError(f"{client.base_url} does not list a model: {error!r}") from error
@@ -84,7 +84,8 @@ def _pieces(response: httpx.Response) -> Iterator[Piece]:
                 yield Piece(text)
 
 
-def _message_of(response: httpx.Response) -> str:
+def message_of(response: httpx.Response) -> str:
+    """Return what an answer says of its error."""
     try:
         return f"{response.json()['error']['message']} (status {response.status_code})"
     except (ValueError, LookupError, TypeError):
