@@ -3,6 +3,7 @@
     python -m benchmarks.programs                                        in this process, with and without sharing
     python -m benchmarks.programs --ways in-process,over-http,openvino,vllm --rounds 3
     python -m benchmarks.programs --loads react,rag --ways in-process,no-sharing
+    python -m benchmarks.programs --report RESULTS.jsonl                 tables of earlier runs
 
 Ways: in-process (`LLM`), no-sharing (the same without a prefix cache), over-http (`trivium serve`), and the peers that
 `python -m benchmarks.peers install` brings. Each load is run in every way before the next one. Prints tables; --out
@@ -44,6 +45,9 @@ LEAST_SHARE = 0.99
 def main() -> int:
     """Run and print; returns the exit status."""
     options = _parse()
+    if options.report:
+        print(tables([Result(**json.loads(line)) for path in options.report for line in path.read_text().splitlines()]))
+        return 0
     work = WorkDir(options.work_dir or cache_directory(None) / "peers")
     model = models.find(options.model)
     words = read_ids(models.one_token_words(work, model))
@@ -115,6 +119,7 @@ def _parse() -> argparse.Namespace:
     made.add_argument("--small", action="store_true", help="the sizes that tests run, to see that everything works")
     made.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="compute threads of every engine")
     made.add_argument("--work-dir", type=Path, help="where peers lie (default: peers/ in Trivium's cache)")
+    made.add_argument("--report", type=Path, nargs="+", help="run nothing; print the tables of these files")
     made.add_argument("--out", type=Path, help="JSON lines to append to")
     return made.parse_args()
 
