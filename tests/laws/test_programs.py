@@ -92,3 +92,47 @@ def test_a_program_answers_as_plain_calls_do(llm: LLM, first: str, trunk: Any, b
     assert state.text() == decode(ids)
     assert found == [decode(plainly(llm, ids, steps)) for steps in branches]
     assert llm.shared_loop.call("check") == {"differences": []}
+
+
+@given(first=WORDS, trunk=STEPS, num=st.integers(2, 4))
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_program_says_the_same_alone_in_a_batch_in_forks_and_streamed(
+    llm: LLM, first: str, trunk: Any, num: int
+) -> None:
+    def program(s: Any) -> None:
+        s += first
+        write(s, trunk)
+
+    def forked(s: Any) -> None:
+        s += first
+        forks = s.fork(num)
+        for fork in forks:
+            write(fork, trunk)
+        branches.extend(fork.text() for fork in forks)
+
+    branches: list[str] = []
+    own = sgl.function(program)
+    alone = own.run(backend=llm).text()
+    streamed = own.run(backend=llm, stream=True)
+    assert "".join(streamed.text_iter()) == alone == streamed.text()
+    together: Any = own.run_batch([{}] * num, backend=llm)
+    assert [state.text() for state in together] == [alone] * num
+    sgl.function(forked).run(backend=llm)
+    assert branches == [alone] * num
+
+
+@given(first=WORDS, most=st.integers(1, 6), n=st.integers(2, 4), seed=st.integers(0, 2**32))
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_several_answers_begin_with_the_one_of_a_single_draw(
+    llm: LLM, first: str, most: int, n: int, seed: int
+) -> None:
+    def program(s: Any, num: int) -> None:
+        s += first + sgl.gen("x", n=num, max_tokens=most, seed=seed, ignore_eos=True, regex=LETTERS)
+
+    own = sgl.function(program)
+    several = own.run(num=n, backend=llm)
+    drawn = several["x"]
+    assert len(drawn) == n
+    assert drawn == own.run(num=n, backend=llm, stream=True)["x"]
+    assert drawn[0] == own.run(num=1, backend=llm)["x"]
+    assert several.text() == first + drawn[0]

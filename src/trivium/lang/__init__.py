@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from trivium.base.errors import ProgramError
-from trivium.lang.absent import refusing
+from trivium.lang.absent import image, refusing, video
 from trivium.lang.api import (
     assistant,
     assistant_begin,
@@ -47,15 +47,20 @@ from trivium.lang.choices import (
     unconditional_likelihood_normalized,
 )
 from trivium.lang.flow import contains, not_
+from trivium.lang.forms import REGEX_BOOL, REGEX_FLOAT, REGEX_INT, REGEX_STR
 from trivium.lang.function import SglFunction
+from trivium.lang.settings import global_config
 from trivium.lang.state import ProgramState, ProgramStateGroup
 from trivium.lang.trace import Trace
 
-image, video = refusing("image"), refusing("video")
 ServerArgs = refusing("ServerArgs")
 LiteLLM, VertexAI = refusing("LiteLLM"), refusing("VertexAI")
 
 __all__ = [
+    "REGEX_BOOL",
+    "REGEX_FLOAT",
+    "REGEX_INT",
+    "REGEX_STR",
     "Anthropic",
     "ChoicesDecision",
     "ChoicesSamplingMethod",
@@ -83,6 +88,7 @@ __all__ = [
     "gen_int",
     "gen_string",
     "get_server_info",
+    "global_config",
     "greedy_token_selection",
     "image",
     "joint_probability",

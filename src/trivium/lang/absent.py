@@ -7,13 +7,29 @@ from typing import Any, NoReturn
 from trivium.base.errors import UnsupportedFeatureError
 
 REASONS = {
-    "image": "image is not supported: models take text only",
-    "video": "video is not supported: models take text only",
     "ServerArgs": "ServerArgs is not supported; options are arguments of Engine, Runtime and trivium.LLM",
     "LiteLLM": "LiteLLM is not supported as a backend; its proxy speaks OpenAI's API: OpenAI(model, base_url=...)",
     "VertexAI": "VertexAI is not supported as a backend; Vertex AI speaks OpenAI's API too: "
     "OpenAI(model, base_url=<the project's .../endpoints/openapi>, api_key=<an access token>)",
 }
+
+
+def image(expr: object) -> NoReturn:
+    """Refuse: models here take text only.
+
+    Raises:
+        UnsupportedFeatureError: Always.
+    """
+    raise UnsupportedFeatureError("image is not supported: models take text only; describe the image", param="image")
+
+
+def video(path: str, num_frames: int) -> NoReturn:
+    """Refuse: models here take text only.
+
+    Raises:
+        UnsupportedFeatureError: Always.
+    """
+    raise UnsupportedFeatureError("video is not supported: models take text only; describe the video", param="video")
 
 
 def refusing(name: str) -> Any:

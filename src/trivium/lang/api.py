@@ -71,7 +71,7 @@ def gen(
     logprob_start_len: int | None = None,
     top_logprobs_num: int | None = None,
     return_text_in_logprobs: bool | None = None,
-    dtype: type | None = None,
+    dtype: type | str | None = None,
     choices: Sequence[str] | None = None,
     choices_method: ChoicesSamplingMethod | str | None = None,
     regex: str | None = None,
@@ -89,7 +89,7 @@ def gen(
         stop: Texts that end the answer and are cut off.
         stop_regex: Regular expressions whose match ends the answer where it is first whole, and is cut off.
         n: Answers to draw; more than one make the variable a list, and the state goes on with the first.
-        dtype: `int`, `float`, `bool` or `str`: write a value of this type.
+        dtype: `int`, `float`, `bool` or `str`, or its name: write a value of this type.
         choices: Write one of these, as `select` does.
         choices_method: As for `select`.
         regex: Write what matches this expression.

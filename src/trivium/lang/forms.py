@@ -26,17 +26,21 @@ class Form:
     """The argument of `gen` that asked for it, and its value as JSON."""
 
 
-def _number(pattern: str, parse: Parse) -> Form:
-    """Let a number end with white space, which is cut off: what would follow it need not be a number."""
-    return Form(constraint=StructuredOutputs(regex=pattern + r"[ \n]*"), stop=(" ", "\n"), parse=parse)
-
+REGEX_INT = r"[-+]?[0-9]+[ \n]*"
+REGEX_FLOAT = r"[-+]?[0-9]*\.?[0-9]+[ \n]*"
+REGEX_BOOL = r"(True|False)"
+REGEX_STR = r"\"[\w\d\s]*\""
+"""What the types of `gen` match, by SGLang's names."""
+_NUMBER_ENDS = (" ", "\n")
+"""A number ends with white space, which is cut off: what would follow it need not be a number."""
 
 DTYPES: Mapping[object, Form] = {
-    int: _number(r"[-+]?[0-9]+", int),
-    float: _number(r"[-+]?[0-9]*\.?[0-9]+", float),
-    bool: Form(constraint=StructuredOutputs(regex="(True|False)"), parse=lambda text: text == "True"),
-    str: Form(constraint=StructuredOutputs(regex=r'"[\w\d\s]*"'), parse=lambda text: text[1:-1]),
+    int: Form(constraint=StructuredOutputs(regex=REGEX_INT), stop=_NUMBER_ENDS, parse=int),
+    float: Form(constraint=StructuredOutputs(regex=REGEX_FLOAT), stop=_NUMBER_ENDS, parse=float),
+    bool: Form(constraint=StructuredOutputs(regex=REGEX_BOOL), parse=lambda text: text == "True"),
+    str: Form(constraint=StructuredOutputs(regex=REGEX_STR), parse=lambda text: text[1:-1]),
 }
+_DTYPE_NAMES: Mapping[object, type] = {"int": int, "float": float, "bool": bool, "str": str, "string": str}
 
 
 def form_of(
@@ -75,7 +79,7 @@ def form_of(
 
 def _typed(dtype: object) -> Form:
     try:
-        return DTYPES[dtype]
+        return DTYPES[_DTYPE_NAMES.get(dtype, dtype)]
     except (KeyError, TypeError):
         raise InvalidParameterError(f"dtype is {dtype!r}; it must be int, float, bool or str", param="dtype") from None
 
@@ -124,7 +128,7 @@ def _closed(schema: Any) -> Any:
 
 
 _GIVEN: Mapping[str, Callable[[Any, Form], Any]] = {
-    "dtype": lambda dtype, _: dtype.__name__,
+    "dtype": lambda dtype, _: _DTYPE_NAMES.get(dtype, dtype).__name__,
     "json_schema": lambda given, form: given if isinstance(given, str | Mapping) else form.constraint.json,
 }
 """How an argument that is no JSON is written as such."""

@@ -137,8 +137,8 @@ class SglFunction:
         state = self._state(sampling, backend, is_lazy=use_thread, timeout_s=timeout)
         if stream:
             threading.Thread(target=self._call_apart, args=(state, args, kwargs), name="trivium-program").start()
-        else:
-            self._call(state, args, kwargs)
+            return state.outside()
+        self._call(state, args, kwargs)
         return state
 
     __call__ = run
@@ -239,7 +239,7 @@ class SglFunction:
         if stream:
             _background.add(work)
             work.add_done_callback(_background.discard)
-            return state
+            return state.outside(asyncio.get_running_loop() if inspect.iscoroutinefunction(self.func) else None)
         try:
             await work
         except asyncio.CancelledError:

@@ -172,12 +172,13 @@ async def _role_end(strand: Strand, expr: nodes.RoleEnd, _: Variable | None) -> 
 
 async def _scope_begin(strand: Strand, expr: nodes.ScopeBegin, variable: Variable | None) -> None:
     if variable is not None:
-        strand.scopes[expr.name] = (len(strand.transcript.text), variable)
+        strand.scopes[variable] = len(strand.transcript.text)
 
 
-async def _scope_end(strand: Strand, expr: nodes.ScopeEnd, _: Variable | None) -> None:
-    start, variable = strand.scopes.pop(expr.name)
-    text = strand.transcript.text[start:]
+async def _scope_end(strand: Strand, expr: nodes.ScopeEnd, variable: Variable | None) -> None:
+    if variable is None:
+        raise InvalidParameterError(f"the scope '{expr.name}' ends, but none of that name has begun")
+    text = strand.transcript.text[strand.scopes.pop(variable) :]
     variable.feed.add(text)
     variable.resolve(text)
 

@@ -36,8 +36,27 @@ class ProgramState(Flow):
     def __init__(self, program: Program, strand: Strand | None = None) -> None:
         self._program = program
         self._strand = Strand(program) if strand is None else strand
-        self.ret_value: Any = None
+        self._is_outside = False
+        self._runs_in: asyncio.AbstractEventLoop | None = None
+
+    def outside(self, runs_in: asyncio.AbstractEventLoop | None = None) -> ProgramState:
+        """Return the state for readers outside of the function, which runs on meanwhile: they wait for what it appends.
+
+        Args:
+            runs_in: The event loop that runs the function, if one does.
+        """
+        state = ProgramState(self._program, self._strand)
+        state._is_outside, state._runs_in = True, runs_in
+        return state
+
+    @property
+    def ret_value(self) -> Any:
         """What the program's function returned."""
+        return self._strand.ret_value
+
+    @ret_value.setter
+    def ret_value(self, value: Any) -> None:
+        self._strand.ret_value = value
 
     # -- appending
 
@@ -105,9 +124,13 @@ class ProgramState(Flow):
         return ProgramStateGroup([ProgramState(self._program, child) for child in children], self)
 
     @contextmanager
-    def copy(self) -> Iterator[ProgramState]:
-        """Go on in a copy; the variables that it sets are joined as lists of one when the context ends."""
-        group = self.fork(1)
+    def copy(self, position_ids_offset: list[int] | None = None) -> Iterator[ProgramState]:
+        """Go on in a copy; the variables that it sets are joined as lists of one when the context ends.
+
+        Raises:
+            UnsupportedFeatureError: `position_ids_offset` is given.
+        """
+        group = self.fork(1, position_ids_offset)
         yield group[0]
         group.join()
 
@@ -119,7 +142,7 @@ class ProgramState(Flow):
         Raises:
             ProgramError: A primitive failed.
         """
-        found: str = self._wait(self._strand.ask(lambda own: own.transcript.text))
+        found: str = self._ask(lambda own: own.transcript.text)
         return found
 
     def messages(self) -> list[dict[str, str]]:
@@ -128,9 +151,7 @@ class ProgramState(Flow):
         Raises:
             ProgramError: A primitive failed.
         """
-        found: list[dict[str, str]] = self._wait(
-            self._strand.ask(lambda own: [dict(each) for each in own.roles.messages])
-        )
+        found: list[dict[str, str]] = self._ask(lambda own: [dict(each) for each in own.roles.messages])
         return found
 
     def sync(self) -> None:
@@ -139,7 +160,7 @@ class ProgramState(Flow):
         Raises:
             ProgramError: A primitive failed.
         """
-        self._wait(self._strand.ask(lambda _: None))
+        self._ask(lambda _: None)
 
     def error(self) -> ProgramError | None:
         """Wait until everything that was appended is done, and return what failed, or `None`."""
@@ -216,7 +237,7 @@ class ProgramState(Flow):
             KeyError: Nothing was appended that sets the variable.
             ProgramError: A primitive failed.
         """
-        feed = self._strand.feed if var_name is None else self._due(var_name).feed
+        feed = self._strand.feed if var_name is None else (await self._due_async(var_name)).feed
         async for text, meta in feed:
             yield (text, meta) if return_meta_data else text
 
@@ -227,7 +248,7 @@ class ProgramState(Flow):
             KeyError: As for `get_var`.
             ProgramError: As for `get_var`.
         """
-        return await asyncio.wrap_future(following(self._due(name).future))
+        return await asyncio.wrap_future(following((await self._due_async(name)).future))
 
     async def text_async(self) -> str:
         """`text` for an event loop.
@@ -235,7 +256,7 @@ class ProgramState(Flow):
         Raises:
             ProgramError: A primitive failed.
         """
-        found: str = await asyncio.wrap_future(self._strand.ask(lambda own: own.transcript.text))
+        found: str = await self._ask_async(lambda own: own.transcript.text)
         return found
 
     async def sync_async(self) -> None:
@@ -244,7 +265,7 @@ class ProgramState(Flow):
         Raises:
             ProgramError: A primitive failed.
         """
-        await asyncio.wrap_future(self._strand.ask(lambda _: None))
+        await self._ask_async(lambda _: None)
 
     def end(self) -> None:
         """Take nothing more, here and in all forks; what was appended is still done."""
@@ -285,10 +306,27 @@ class ProgramState(Flow):
 
     def _due(self, name: str) -> Variable:
         """Return a variable that is about to be read; a model that is asked ahead is asked now."""
+        if self._is_outside:
+            self._wait(self._strand.expect(name))
         variable = self._variable(name)
         if self._program.num_api_spec_tokens is not None and not variable.future.done():
             self._strand.ask(lambda _: None)
         return variable
+
+    async def _due_async(self, name: str) -> Variable:
+        if self._is_outside:
+            await asyncio.wrap_future(following(self._strand.expect(name)))
+        return self._due(name)
+
+    def _ask(self, read: Callable[[Strand], Any]) -> Any:
+        if self._is_outside:
+            self._wait(self._strand.expect(None))
+        return self._wait(self._strand.ask(read))
+
+    async def _ask_async(self, read: Callable[[Strand], Any]) -> Any:
+        if self._is_outside:
+            await asyncio.wrap_future(following(self._strand.expect(None)))
+        return await asyncio.wrap_future(self._strand.ask(read))
 
     def _wait(self, future: Future[Any]) -> Any:
         if called_by.get() is self._strand and not future.done():
@@ -297,6 +335,8 @@ class ProgramState(Flow):
         if future.done():
             return future.result()
         driver.refuse_to_wait()
+        if self._runs_in is not None and asyncio._get_running_loop() is self._runs_in:  # noqa: SLF001  (None without)
+            raise InvalidParameterError("the program runs in this event loop, so read with get_var_async and its like")
         with waiting():
             return future.result()
 

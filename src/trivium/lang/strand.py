@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from trivium.base.errors import DeadlineExceededError, InvalidParameterError, ProgramError
 from trivium.lang.driver import driver
-from trivium.lang.expressions import Ask, Expr, Fork, Join, leaves
+from trivium.lang.expressions import Ask, Expr, Fork, Join, ScopeBegin, ScopeEnd, leaves
 from trivium.lang.perform import perform
 from trivium.lang.promises import Feed, Variable, settle
 from trivium.lang.remotely import Turn
@@ -57,8 +57,8 @@ class Strand:
         self.variables: dict[str, Variable] = {} if parent is None else dict(parent.variables)
         self.own_names: list[str] = []
         """Names that were promised here rather than inherited."""
-        self.scopes: dict[str, tuple[int, Variable]] = {}
-        """Open scopes: where their text begins, and their variable."""
+        self.scopes: dict[Variable, int] = {}
+        """Open scopes: where the text of their variable begins."""
         self.feed = Feed()
         """Text that was appended here, as it comes."""
         self.transcript = Transcript(codec=program.backend.codec)
@@ -68,8 +68,14 @@ class Strand:
         self.inherited_len = 0
         """Letters of the text that were there when it was forked."""
         self.error: ProgramError | None = None
+        self.ret_value: Any = None
+        """What the author's function returned."""
         self._lock = Lock()
         self._tasks: deque[_Task] = deque()
+        self._opened: list[Variable] = []
+        """Variables of scopes whose end has not been appended."""
+        self._expected: dict[str | None, Future[Any]] = {}
+        """What readers outside of the function wait for while it runs."""
         self._begun = parent is None
         self._is_driven = False
         self._is_ended = False
@@ -110,8 +116,18 @@ class Strand:
         self.variables[variable.name] = variable
         if variable.name not in self.own_names:
             self.own_names.append(variable.name)
+        self._met(variable.name)
         if self.program.on_variable is not None:
             self.program.on_variable(self, variable)
+
+    def expect(self, name: str | None) -> Future[Any]:
+        """Return what ends when a variable of this name is promised, or when nothing more can be; `None`: only then."""
+        with self._lock:
+            if name not in self.variables and not self._is_ended and self.error is None:
+                return self._expected.setdefault(name, Future())
+        met: Future[Any] = Future()
+        settle(met)
+        return met
 
     def ask(self, read: Callable[[Strand], Any]) -> Future[Any]:
         """Return what `read` finds when everything that was appended is done."""
@@ -123,6 +139,7 @@ class Strand:
         """Take nothing more; what was appended is still done."""
         with self._lock:
             is_ended, self._is_ended = self._is_ended, True
+            self._met(*self._expected)
         if not is_ended:
             self.ask(Strand._close)
 
@@ -139,6 +156,7 @@ class Strand:
             self.error = error
             tasks, running = tuple(self._tasks), self._running
             self._tasks.clear()
+            self._met(*self._expected)
         if self.program.is_logged:
             logger.warning("%s", error)
         for task in tasks:
@@ -177,24 +195,42 @@ class Strand:
     def _close(self, error: ProgramError | None = None) -> None:
         self.program.drop(self)
         self.turn.lose(error or ProgramError("the message was never ended", line="the program"))
-        for _, variable in tuple(self.scopes.values()):
+        for variable in tuple(self.scopes):
             variable.fail(error or ProgramError(f"the scope '{variable.name}' was never ended", line="the program"))
         self.feed.close(error)
 
     # -- under the lock
 
+    def _met(self, *names: str | None) -> None:
+        for name in names:
+            expected = self._expected.pop(name, None)
+            if expected is not None:
+                settle(expected)
+
     def _promise(self, expr: Expr) -> Variable | None:
         if isinstance(expr, Join):
             for variable, _ in expr.gathered.values():
                 self.declare(variable)
+        if isinstance(expr, ScopeEnd):
+            return self._promise_again(expr.name)
         if expr.variable is None:
             return None
         form = getattr(expr, "form", None)
         variable = Variable(expr.variable, None if form is None else form.parse)
         self.declare(variable)
+        if isinstance(expr, ScopeBegin):
+            self._opened.append(variable)
         if getattr(expr, "reasoning", None) is not None:
             variable.beside = Variable(f"{expr.variable}_reasoning_content")
             self.declare(variable.beside)
+        return variable
+
+    def _promise_again(self, name: str) -> Variable | None:
+        """Return the variable of the scope that ends; it is the one of its name from here on."""
+        variable = next((each for each in reversed(self._opened) if each.name == name), None)
+        if variable is not None:
+            self._opened.remove(variable)
+            self.variables[name] = variable
         return variable
 
     def _take(self, task: _Task) -> None:

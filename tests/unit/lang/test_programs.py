@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -405,3 +409,52 @@ def test_a_feed_is_read_whole_by_late_readers() -> None:
     feed.add("b")
     feed.close()
     assert [list(feed), list(feed)] == [[("a", {}), ("b", {})]] * 2
+
+
+def test_who_reads_outside_waits_for_what_the_function_has_still_to_append() -> None:
+    may_go_on = threading.Event()
+
+    def slow(s: Any) -> str:
+        s += "a" + sgl.gen("x")
+        assert may_go_on.wait(10)
+        s += "b" + sgl.gen("y")
+        return "done"
+
+    state = sgl.function(slow).run(backend=ScriptedBackend(["1", "2"]), stream=True)
+    assert state["x"] == "1"
+    assert "y" not in state
+    pool = ThreadPoolExecutor(3)
+    readers = [pool.submit(state.text), pool.submit(lambda: state["y"]), pool.submit(lambda: state["z"])]
+    time.sleep(0.02)
+    assert not any(reader.done() for reader in readers)
+    may_go_on.set()
+    assert [reader.result(10) for reader in readers[:2]] == ["a1b2", "2"]
+    with pytest.raises(KeyError, match="nothing sets the variable 'z'"):
+        readers[2].result(10)
+    assert state.ret_value == "done"
+    pool.shutdown()
+
+
+async def test_a_coroutine_program_is_not_waited_for_in_its_own_event_loop() -> None:
+    async def slow(s: Any) -> None:
+        await asyncio.sleep(0.02)
+        s += "a" + sgl.gen("x")
+
+    state = await sgl.function(slow).run_async(backend=ScriptedBackend(["1"]), stream=True)
+    for read in (state.text, lambda: state["x"], state.sync):
+        with pytest.raises(InvalidParameterError, match="read with get_var_async"):
+            read()
+    assert (await state.get_var_async("x"), await state.text_async()) == ("1", "a1")
+    assert [text async for text in state.text_async_iter("x")] == ["1"]
+
+
+def test_scopes_may_have_one_name_and_end_from_the_inside() -> None:
+    def nested(s: Any) -> None:
+        with s.var_scope("x"):
+            s += "a"
+            with s.var_scope("x"):
+                s += "b"
+            s.set_var("inner", s["x"])
+
+    state = sgl.function(nested).run(backend=ScriptedBackend())
+    assert (state["inner"], state["x"]) == ("b", "ab")

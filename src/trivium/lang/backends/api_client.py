@@ -50,6 +50,7 @@ class ApiClient:
         loop = asyncio.get_running_loop()
         if loop not in self._clients:  # connections belong to the loop in which they were made
             self._clients[loop], self._unused = self._unused or self._make(), None
+            driver.closers[self._close] = None
         return reduce(getattr, path.split("."), self._clients[loop])
 
     async def call(self, create: Create, fields: Mapping[str, Any]) -> Any:
@@ -79,13 +80,13 @@ class ApiClient:
 
     def close(self) -> None:
         """Close the connections of programs."""
+        driver.submit(self._close()).result()
 
-        async def close() -> None:
-            client = self._clients.pop(asyncio.get_running_loop(), None)
-            if client is not None:
-                await client.close()
-
-        driver.submit(close()).result()
+    async def _close(self) -> None:
+        driver.closers.pop(self._close, None)
+        client = self._clients.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.close()
 
     def _told(self, error: Exception) -> RemoteError:
         status = getattr(error, "status_code", None)

@@ -92,19 +92,26 @@ def forget_backends() -> None:
 atexit.register(forget_backends)
 
 
-def flush_cache(backend: Any = None) -> None:
-    """Forget cached prefixes that no running request uses.
+def default_backend() -> Backend | None:
+    """Return what programs run on by default, if that is set."""
+    return _default[0] if _default else None
 
-    Raises:
-        ConfigError: There is no backend.
+
+def flush_cache(backend: Any = None, empty_cache: bool = True) -> bool:  # noqa: FBT001, FBT002  (SGLang's signature)
+    """Forget cached prefixes that no running request uses; returns whether there is a backend.
+
+    Args:
+        backend: `None` takes the default.
+        empty_cache: Whether SGLang also empties the allocator of its device; here nothing is kept beside the pages.
     """
+    if backend is None and not _default:
+        return False
     backend_of(backend).flush_cache()
+    return True
 
 
-def get_server_info(backend: Any = None) -> dict[str, Any]:
-    """Return what is known of the model that programs run on.
-
-    Raises:
-        ConfigError: There is no backend.
-    """
+def get_server_info(backend: Any = None) -> dict[str, Any] | None:
+    """Return what is known of the model that programs run on; `None` where there is no backend."""
+    if backend is None and not _default:
+        return None
     return dict(backend_of(backend).info)
