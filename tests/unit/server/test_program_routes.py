@@ -294,3 +294,51 @@ def test_names_that_are_none_are_refused(client: httpx.Client) -> None:
     for name in ("..", "a.b", "-x", "x" * 65, "%2e%2e%2fx"):
         answer = client.put(f"/v1/programs/{name}", json={"program": program("hi")}, headers=ADMIN)
         assert answer.status_code in {400, 404, 405}, name
+
+
+def test_defaults_hold_for_gens_that_do_not_say_otherwise(client: httpx.Client) -> None:
+    plain = {"kind": "gen", "name": "x"}
+    long, short = (
+        run(client, "hi", plain, temperature=0, ignore_eos=True, max_tokens=count).json()["variables"]["x"]
+        for count in (9, 3)
+    )
+    assert long.startswith(short)
+    assert len(long) > len(short)
+    stopped = run(client, "hi", plain, temperature=0, ignore_eos=True, max_tokens=9, stop=long[0]).json()
+    assert stopped["variables"]["x"] == ""
+    drawn = {run(client, "hi", plain, temperature=5, ignore_eos=True, max_tokens=9).json()["text"] for _ in range(3)}
+    assert len(drawn) > 1
+
+
+def test_salts_are_apart_and_a_run_finds_its_own_path(client: httpx.Client) -> None:
+    def cached(salt: str) -> int:
+        answer = run(client, "a sentence of some length", gen("x", max_tokens=1), cache_salt=salt)
+        return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    assert [cached("one"), cached("one") > 0, cached("two")] == [0, True, 0]
+
+
+def test_only_whose_run_it_is_may_resume_or_end_it() -> None:
+    keys = {name: {"authorization": f"Bearer {name}-secret-key"} for name in ("ann", "bob")}
+    flags = [word for name in keys for word in ("--api-key", f"{name}={name}-secret-key")]
+    with (
+        ServerProcess(tiny_model(), *FLAGS, *flags) as running,
+        httpx.Client(base_url=running.url, timeout=LIMIT_S) as own,
+    ):
+        body = {"program": program("hi", gen("x"), SEARCH), "stream": True}
+        assert own.post("/v1/programs", json=body).status_code == 401
+        with own.stream("POST", "/v1/programs", json=body, headers=keys["ann"]) as response:
+            events = events_of(response)
+            run_id = next(events)["run_id"]
+            call = next(each for each in events if each["type"] == "tool.call")
+            where = f"/v1/programs/runs/{run_id}/tools/{call['call_id']}"
+            for headers, status in (({}, 401), (keys["bob"], 404)):
+                assert own.post(where, json={"result": 1}, headers=headers).status_code == status
+                assert own.delete(f"/v1/programs/runs/{run_id}", headers=headers).status_code == status
+            assert own.post(where, json={"result": 1}, headers=ADMIN).status_code == 200
+            assert list(events)[-1]["type"] == "run.ended"
+        put = own.put("/v1/programs/greet", json={"program": program("hi")}, headers=keys["ann"])
+        assert put.status_code == 401
+        refused = own.put("/v1/programs/greet", json={"program": program("hi")}, headers=ADMIN)
+        assert refused.status_code == 409
+        assert "--programs-dir" in error_of(refused)["message"]
