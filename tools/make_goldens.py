@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 from support.golden_cases import CASES, GoldenCase  # noqa: E402
-from support.oracle import Answer, draw_with_margin, save  # noqa: E402
+from support.oracle import arrays_of, draw_with_margin, save  # noqa: E402
 
 TOLERANCE = 5e-5
 MODELS = ROOT / "tests" / "golden" / "models"
@@ -33,20 +33,9 @@ def write(case: GoldenCase, directory: Path) -> None:
     model, answers = draw_with_margin(case)
     save(model, case, directory)
     spread = np.concatenate([each.logits.ravel() for each in answers]).std()
-    np.savez_compressed(directory / "answers.npz", **_arrays(answers))
+    np.savez_compressed(directory / "answers.npz", **arrays_of(answers))
     total = sum(path.stat().st_size for path in directory.iterdir())
     print(f"{case.name:24} {total / 1024:6.0f} KiB   logits' standard deviation {spread:.2f}")
-
-
-def _arrays(answers: list[Answer]) -> dict[str, np.ndarray]:
-    arrays: dict[str, np.ndarray] = {}
-    for index, each in enumerate(answers):
-        arrays[f"prompt_{index}"] = np.array(each.prompt, np.int32)
-        arrays[f"reach_{index}"] = np.array(each.reach, np.int32)
-        arrays[f"rows_{index}"] = np.array(each.rows, np.int32)
-        arrays[f"logits_{index}"] = each.logits.astype(np.float32)
-        arrays[f"greedy_{index}"] = np.array(each.greedy, np.int32)
-    return arrays
 
 
 def check(case: GoldenCase, committed: Path) -> list[str]:

@@ -1,4 +1,4 @@
-// Adapters: loaded into slots between steps, copied, so that nothing of the caller's is kept.
+// Adapters: prepared by any thread, copied, so that nothing of the caller's is kept; put into slots between steps.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -27,7 +27,13 @@ namespace {
 using FloatMatrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Given = std::optional<std::tuple<FloatMatrix, FloatMatrix, float>>;  // A [r, K], B [N, r], scale
 
-void load(program::Adapters& self, std::size_t slot, const std::vector<Given>& given) {
+// What Python holds of an adapter.
+struct Prepared {
+  program::PreparedAdapter factors;
+  std::size_t num_bytes = 0;
+};
+
+Prepared prepare(const program::Adapters& self, const std::vector<Given>& given) {
   TRIV_CHECK(given.size() == self.products().size(), "adapters: factors of %zu products, not of %zu", given.size(),
              self.products().size());
   for (std::size_t p = 0; p < given.size(); ++p) {
@@ -47,7 +53,9 @@ void load(program::Adapters& self, std::size_t slot, const std::vector<Given>& g
     const auto& [a, b, scale] = *given[p];
     factors[p] = adapter::make_factors(a.data(), b.data(), a.shape(0), a.shape(1), b.shape(0), scale);
   }
-  self.load(slot, std::move(factors));
+  std::size_t num_bytes = 0;
+  for (const adapter::Factors& each : factors) num_bytes += sizeof(float) * (each.a.size() + each.b.size());
+  return {std::make_shared<const std::vector<adapter::Factors>>(std::move(factors)), num_bytes};
 }
 
 std::shared_ptr<program::Adapters> make(std::size_t max_rows, std::size_t max_sites,
@@ -61,10 +69,18 @@ std::shared_ptr<program::Adapters> make(std::size_t max_rows, std::size_t max_si
 
 void bind_adapters(nb::module_& m) {
   m.attr("MAX_ADAPTERS") = program::kMaxAdapters;
+  nb::class_<Prepared>(m, "PreparedAdapter", "An adapter as steps read it.")
+      .def_ro("num_bytes", &Prepared::num_bytes, "Memory that it takes.");
   nb::class_<program::Adapters>(m, "Adapters", "The adapters that a program's steps may use, by slot.")
       .def(nb::new_(&make), "max_rows"_a, "max_sites"_a, "products"_a)
-      .def("load", &load, "slot"_a, "factors"_a,
-           "Copy an adapter into a free slot: per product (A [r, K], B [N, r], scale), or None.")
+      .def("prepare", &prepare, "factors"_a,
+           "Copy an adapter: per product (A [r, K], B [N, r], scale), or None. From any thread, also while steps run.")
+      .def(
+          "load",
+          [](program::Adapters& self, std::size_t slot, const Prepared& prepared) {
+            self.load(slot, prepared.factors);
+          },
+          "slot"_a, "prepared"_a, "Put an adapter into a free slot. Between steps.")
       .def("unload", &program::Adapters::unload, "slot"_a, "Free a slot.");
 }
 

@@ -23,13 +23,14 @@ Adapters::Adapters(std::size_t max_rows, std::size_t max_sites, std::vector<Adap
   requests_.reserve(max_rows);
 }
 
-void Adapters::load(std::size_t slot, std::vector<adapter::Factors> factors) {
+void Adapters::load(std::size_t slot, PreparedAdapter factors) {
   TRIV_CHECK(slot < kMaxAdapters, "adapters: slot %zu; there are %zu", slot, kMaxAdapters);
-  TRIV_CHECK(slot >= slots_.size() || slots_[slot].empty(), "adapters: slot %zu is taken; unload it first", slot);
-  TRIV_CHECK(factors.size() == products_.size() && !factors.empty(), "adapters: factors of %zu products, not of %zu",
-             factors.size(), products_.size());
+  TRIV_CHECK(slot >= slots_.size() || slots_[slot] == nullptr, "adapters: slot %zu is taken; unload it first", slot);
+  TRIV_CHECK(factors != nullptr && factors->size() == products_.size() && !factors->empty(),
+             "adapters: factors of %zu products, not of %zu", factors == nullptr ? 0 : factors->size(),
+             products_.size());
   std::size_t max_rank = max_rank_;
-  for (const adapter::Factors& each : factors) max_rank = std::max(max_rank, adapter::padded_rank(each.rank));
+  for (const adapter::Factors& each : *factors) max_rank = std::max(max_rank, adapter::padded_rank(each.rank));
   hidden_.resize(max_rows_ * max_sites_ * max_rank);
   max_rank_ = max_rank;
   if (slot >= slots_.size()) slots_.resize(slot + 1);
@@ -37,8 +38,8 @@ void Adapters::load(std::size_t slot, std::vector<adapter::Factors> factors) {
 }
 
 void Adapters::unload(std::size_t slot) {
-  TRIV_CHECK(slot < slots_.size() && !slots_[slot].empty(), "adapters: slot %zu holds none", slot);
-  slots_[slot] = {};
+  TRIV_CHECK(slot < slots_.size() && slots_[slot] != nullptr, "adapters: slot %zu holds none", slot);
+  slots_[slot] = nullptr;
 }
 
 void Adapters::plan(const Step& step) {
@@ -50,7 +51,7 @@ void Adapters::plan(const Step& step) {
   std::fill(is_touched_.begin(), is_touched_.end(), std::uint8_t{0});
   for (const std::size_t b : requests_) {
     if (slot_of(step, b) < 0) continue;
-    const std::vector<adapter::Factors>& factors = slots_[static_cast<std::size_t>(slot_of(step, b))];
+    const std::vector<adapter::Factors>& factors = *slots_[static_cast<std::size_t>(slot_of(step, b))];
     for (std::size_t p = 0; p < factors.size(); ++p) {
       if (factors[p].rank > 0) is_touched_[p] = 1;
     }
@@ -75,7 +76,7 @@ void Adapters::sort(const Step& step, Rows rows, RowOrder& found) const {
       found.order.push_back(static_cast<std::uint32_t>(row));
     }
     const std::int32_t slot = slot_of(step, b);
-    const adapter::Factors* factors = slot < 0 ? nullptr : slots_[static_cast<std::size_t>(slot)].data();
+    const adapter::Factors* factors = slot < 0 ? nullptr : slots_[static_cast<std::size_t>(slot)]->data();
     if (!found.groups.empty() && found.groups.back().factors == factors) {
       found.groups.back().end = found.order.size();
     } else {

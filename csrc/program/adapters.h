@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -21,6 +22,9 @@ struct AdaptedProduct {
   std::size_t depth;  // K
   std::size_t width;  // N
 };
+
+// An adapter as steps read it, one entry per product; whoever made it may let go of it while a slot holds it.
+using PreparedAdapter = std::shared_ptr<const std::vector<adapter::Factors>>;
 
 class Adapters {
  public:
@@ -38,14 +42,15 @@ class Adapters {
   std::span<const AdaptedProduct> products() const { return products_; }
   std::size_t max_sites() const { return max_sites_; }
 
-  // Takes an adapter's factors, one entry per product, into a slot that is free. Takes all memory that steps will need.
-  // Throws std::invalid_argument for a slot that is taken or past kMaxAdapters, and for another number of products.
-  void load(std::size_t slot, std::vector<adapter::Factors> factors);
+  // Puts an adapter, which has one entry per product, into a slot that is free; nothing is copied. Takes all memory that
+  // steps will need. Throws std::invalid_argument for a slot that is taken or past kMaxAdapters, and for another number
+  // of products.
+  void load(std::size_t slot, PreparedAdapter factors);
   // Frees a slot. Throws std::invalid_argument where it holds nothing.
   void unload(std::size_t slot);
   bool holds(std::int32_t slot) const {
     return slot >= 0 && static_cast<std::size_t>(slot) < slots_.size() &&
-           !slots_[static_cast<std::size_t>(slot)].empty();
+           slots_[static_cast<std::size_t>(slot)] != nullptr;
   }
 
   // Sorts a step's rows; once per step, by one member, before any instruction runs. The step's slots have been checked.
@@ -65,7 +70,7 @@ class Adapters {
   std::size_t max_rows_;
   std::size_t max_sites_;
   std::vector<AdaptedProduct> products_;
-  std::vector<std::vector<adapter::Factors>> slots_;  // empty: free
+  std::vector<PreparedAdapter> slots_;  // null: free
   std::size_t max_rank_ = 0;
   std::vector<float> hidden_;
   RowOrder tokens_;

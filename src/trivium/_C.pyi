@@ -77,15 +77,25 @@ def multiply(x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order
 
 MAX_ADAPTERS: int = 4096
 
+class PreparedAdapter:
+    """An adapter as steps read it."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that it takes."""
+
 class Adapters:
     """The adapters that a program's steps may use, by slot."""
 
     def __init__(self, max_rows: int, max_sites: int, products: Sequence[tuple[int, int]]) -> None: ...
 
-    def load(self, slot: int, factors: Sequence[tuple[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], float] | None]) -> None:
+    def prepare(self, factors: Sequence[tuple[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], float] | None]) -> PreparedAdapter:
         """
-        Copy an adapter into a free slot: per product (A [r, K], B [N, r], scale), or None.
+        Copy an adapter: per product (A [r, K], B [N, r], scale), or None. From any thread, also while steps run.
         """
+
+    def load(self, slot: int, prepared: PreparedAdapter) -> None:
+        """Put an adapter into a free slot. Between steps."""
 
     def unload(self, slot: int) -> None:
         """Free a slot."""

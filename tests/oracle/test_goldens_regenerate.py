@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pytest
 
+from support.adapter_cases import ADAPTER_CASES, AdapterCase
 from support.golden import GOLDEN, MODELS, read_json
 from support.golden_cases import CASES, GoldenCase
 from trivium.config.options import ModelOptions
@@ -32,6 +33,11 @@ def tool(name: str) -> ModuleType:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_golden_model_comes_out_the_same(case: GoldenCase) -> None:
     assert tool("make_goldens").check(case, MODELS / case.name) == []
+
+
+@pytest.mark.parametrize("case", ADAPTER_CASES, ids=lambda case: case.name)
+def test_a_golden_adapter_comes_out_the_same(case: AdapterCase) -> None:
+    assert tool("make_adapter_goldens").check(case, GOLDEN / "adapters" / case.name) == []
 
 
 def test_every_committed_model_has_a_case() -> None:

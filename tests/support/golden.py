@@ -80,9 +80,18 @@ def load_executor(
 
 
 def forward(
-    executor: ReferenceExecutor, tokens: Sequence[int], start: int, reach: int, rows: Sequence[int]
+    executor: ReferenceExecutor,
+    tokens: Sequence[int],
+    start: int,
+    reach: int,
+    rows: Sequence[int],
+    *,
+    slot: int = -1,
 ) -> NDArray[np.float32]:
-    """Run tokens at positions `start`, `start` + 1, ... of the one request; return the logits of `rows`, [rows, V]."""
+    """Run tokens at positions `start`, `start` + 1, ... of the one request; return the logits of `rows`, [rows, V].
+
+    `slot` is that of the request's adapter.
+    """
     end = start + len(tokens)
     pages = np.arange(ceil_div(end, PAGE_LEN), dtype=np.int32)[None, :]
     step = Step(
@@ -94,7 +103,7 @@ def forward(
         page_tables=tuple(pages for _ in executor.num_pages),
         logit_rows=np.array(rows, np.int32),
         mask_row=np.full(len(rows), -1, np.int32),
-        adapter_slot=np.array([-1], np.int32),
+        adapter_slot=np.array([slot], np.int32),
         state_slot=np.array([-1], np.int32),
     )
     executor.forward(step)
@@ -102,28 +111,34 @@ def forward(
 
 
 def prompt_logits(
-    executor: ReferenceExecutor, prompt: Sequence[int], reach: int, *, chunk_len: int = 1 << 30
+    executor: ReferenceExecutor, prompt: Sequence[int], reach: int, *, chunk_len: int = 1 << 30, slot: int = -1
 ) -> NDArray[np.float32]:
     """[prompt, V]: run the prompt in chunks of `chunk_len`."""
     pieces = []
     for start in range(0, len(prompt), chunk_len):
         chunk = prompt[start : start + chunk_len]
-        pieces.append(forward(executor, chunk, start, reach, range(len(chunk))))
+        pieces.append(forward(executor, chunk, start, reach, range(len(chunk)), slot=slot))
     return np.concatenate(pieces)
 
 
 def generate_greedily(
-    executor: ReferenceExecutor, prompt: Sequence[int], reach: int, num_tokens: int, *, chunk_len: int = 1 << 30
+    executor: ReferenceExecutor,
+    prompt: Sequence[int],
+    reach: int,
+    num_tokens: int,
+    *,
+    chunk_len: int = 1 << 30,
+    slot: int = -1,
 ) -> list[int]:
     """Return the `num_tokens` most likely tokens after the prompt, each drawn after the one before."""
     last = np.zeros(0, np.float32)
     for start in range(0, len(prompt), chunk_len):
         chunk = prompt[start : start + chunk_len]
-        last = forward(executor, chunk, start, reach, [len(chunk) - 1])[0]
+        last = forward(executor, chunk, start, reach, [len(chunk) - 1], slot=slot)[0]
     drawn = [int(last.argmax())]
     while len(drawn) < num_tokens:
         position = len(prompt) + len(drawn) - 1
-        drawn.append(int(forward(executor, drawn[-1:], position, reach, [0])[0].argmax()))
+        drawn.append(int(forward(executor, drawn[-1:], position, reach, [0], slot=slot)[0].argmax()))
     return drawn
 
 

@@ -134,3 +134,15 @@ def save(model: Any, case: GoldenCase, directory: Path) -> None:
     stored = copy.deepcopy(model).to(getattr(torch, case.stored))
     stored.save_pretrained(directory)
     (directory / "generation_config.json").unlink(missing_ok=True)
+
+
+def arrays_of(answers: Sequence[Answer]) -> dict[str, NDArray[Any]]:
+    """Write answers as the arrays that `golden.golden_answers` reads."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for index, each in enumerate(answers):
+        arrays[f"prompt_{index}"] = np.array(each.prompt, np.int32)
+        arrays[f"reach_{index}"] = np.array(each.reach, np.int32)
+        arrays[f"rows_{index}"] = np.array(each.rows, np.int32)
+        arrays[f"logits_{index}"] = each.logits.astype(np.float32)
+        arrays[f"greedy_{index}"] = np.array(each.greedy, np.int32)
+    return arrays

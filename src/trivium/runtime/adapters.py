@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from trivium.base.errors import CheckpointError, ensure
+from trivium.base.errors import CheckpointError, InternalError, ensure
+from trivium.weights.peft import LowRank, Shapes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,23 +28,17 @@ if TYPE_CHECKING:
     from trivium.schedule.step import Step
 
 
-@dataclass(frozen=True, slots=True)
-class LowRank:
-    """What an adapter adds to the product with one parameter [N, K]: scale * B (A x)."""
-
-    a: NDArray[Any]
-    """[r, K], any floating type; kept as float32."""
-    b: NDArray[Any]
-    """[N, r]."""
-    scale: float
-    """Alpha over rank, in most files."""
-
-
 Adapter = Mapping[str, LowRank]
 """Parameter to what is added to its product; ranks may differ, and parameters may be left out."""
 
-Shapes = Mapping[str, tuple[int, int]]
-"""Every parameter that adapters may add to, and its shape [N, K]."""
+
+class PreparedAdapter(Protocol):
+    """An adapter in the layout of the executor that prepared it, which alone can read it."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that it takes."""
+        ...
 
 
 def fitted(adapter: Adapter, shapes: Shapes) -> dict[str, LowRank]:
@@ -86,36 +81,55 @@ class _Bound:
     scale: float
 
 
+@dataclass(frozen=True, slots=True)
+class BoundAdapter:
+    """See `PreparedAdapter`; for executors over an array library."""
+
+    bound: Mapping[str, _Bound]
+    num_bytes: int
+
+
 class LoadedAdapters:
     """The adapters of an executor that multiplies through an array library, by slot."""
 
     def __init__(self, library: Library, shapes: Shapes) -> None:
         self._library = library
-        self._shapes = shapes
-        self._slots: dict[int, dict[str, _Bound]] = {}
+        self.shapes = shapes
+        self._slots: dict[int, Mapping[str, _Bound]] = {}
 
     @property
     def slots(self) -> frozenset[int]:
         """Slots that hold an adapter."""
         return frozenset(self._slots)
 
-    def load(self, slot: int, adapter: Adapter) -> None:
-        """Put an adapter into a free slot.
+    def prepare(self, adapter: Adapter) -> BoundAdapter:
+        """Bring an adapter into the library's layout.
 
         Raises:
             CheckpointError: It does not fit the model.
-            InternalError: The slot is taken, or negative.
         """
-        ensure(slot >= 0, f"adapters: slot {slot} is negative")
-        ensure(slot not in self._slots, f"adapters: slot {slot} is taken; unload it first")
-        self._slots[slot] = {
+        found = fitted(adapter, self.shapes)
+        bound = {
             name: _Bound(
                 self._library.bind_matrix(one.a, is_multiplied=True),
                 self._library.bind_matrix(one.b, is_multiplied=True),
                 one.scale,
             )
-            for name, one in fitted(adapter, self._shapes).items()
+            for name, one in found.items()
         }
+        return BoundAdapter(bound, sum(one.a.nbytes + one.b.nbytes for one in found.values()))
+
+    def place(self, slot: int, prepared: PreparedAdapter) -> None:
+        """Put a prepared adapter into a free slot.
+
+        Raises:
+            InternalError: The slot is taken, or negative; or another kind of executor prepared the adapter.
+        """
+        ensure(slot >= 0, f"adapters: slot {slot} is negative")
+        ensure(slot not in self._slots, f"adapters: slot {slot} is taken; unload it first")
+        if not isinstance(prepared, BoundAdapter):
+            raise InternalError(f"adapters: slot {slot}: the adapter was prepared by another kind of executor")
+        self._slots[slot] = prepared.bound
 
     def unload(self, slot: int) -> None:
         """Free a slot.
@@ -129,7 +143,7 @@ class LoadedAdapters:
     def of(self, step: Step) -> StepAdapters:
         """Return what the adapters of a checked step add."""
         slots = np.repeat(step.adapter_slot, np.diff(step.starts))
-        return StepAdapters(self._library, self._shapes, self._slots, {"T": slots, "R": slots[step.logit_rows]})
+        return StepAdapters(self._library, self.shapes, self._slots, {"T": slots, "R": slots[step.logit_rows]})
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trivium.cache.spec import KVSpec
+    from trivium.runtime.adapters import Adapter, PreparedAdapter
     from trivium.sampling.batch import Draws, SampleRow
     from trivium.schedule.step import Step
+    from trivium.weights.peft import Shapes
 
 
 class Executor(Protocol):
@@ -66,6 +68,35 @@ class Executor(Protocol):
 
         Raises:
             InternalError: The content is not that of a page, or the executor is closed; nothing was written.
+        """
+        ...
+
+    @property
+    def adapter_shapes(self) -> Shapes:
+        """Every parameter that adapters may add to, and its shape; empty where there can be none."""
+        ...
+
+    def prepare_adapter(self, adapter: Adapter) -> PreparedAdapter:
+        """Check an adapter and bring it into the executor's layout. From any thread, also while a step runs.
+
+        Raises:
+            CheckpointError: It does not fit the model.
+        """
+        ...
+
+    def place_adapter(self, slot: int, prepared: PreparedAdapter) -> None:
+        """Let steps use an adapter: requests whose `adapter_slot` is `slot`. Between steps, at next to no cost.
+
+        Raises:
+            InternalError: The slot is taken, or there is none of that number.
+        """
+        ...
+
+    def unload_adapter(self, slot: int) -> None:
+        """Free a slot. Between steps.
+
+        Raises:
+            InternalError: It holds none.
         """
         ...
 

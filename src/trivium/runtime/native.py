@@ -11,6 +11,7 @@ All memory is taken when the executor is made; a step allocates nothing but its 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,10 +30,11 @@ if TYPE_CHECKING:
 
     from trivium.cache.spec import KVSpec
     from trivium.plan.program import Buffer, Plan, ProgramName
-    from trivium.runtime.adapters import Adapter
+    from trivium.runtime.adapters import Adapter, PreparedAdapter
     from trivium.runtime.lower import Matrix
     from trivium.sampling.batch import Sampled, SampleRow
     from trivium.schedule.step import Step
+    from trivium.weights.peft import Shapes
 
 _LINE = 64
 
@@ -94,6 +96,7 @@ class NativeExecutor:
             place_of_layer=_places(spec),
         )
         self._adapters: NativeAdapters | None = None
+        self._making = threading.Lock()
         self._programs: dict[ProgramName, _Loaded] = {"base": self._load("base")}
         self._ropes = [RopeChoice(rope) for rope in plan.ropes]
         self._zeros = np.zeros(plan.limits.max_num_batched_tokens, np.int32)
@@ -218,22 +221,54 @@ class NativeExecutor:
         ensure(0 <= page < self._num_pages[group_idx], f"KV group {group_idx} has no page {page}")
         return stores[group_idx]
 
-    def load_adapter(self, slot: int, adapter: Adapter) -> None:
-        """Let steps use an adapter: requests whose `adapter_slot` is `slot`. Between steps, at any time.
+    @property
+    def adapter_shapes(self) -> Shapes:
+        """Every parameter that adapters may add to.
+
+        Raises:
+            InternalError: The plan has no program for adapters, or the executor is closed.
+        """
+        return self._with_adapters().shapes
+
+    def prepare_adapter(self, adapter: Adapter) -> PreparedAdapter:
+        """Check an adapter and bring it into the kernels' layout. From any thread, also while a step runs.
+
+        Raises:
+            CheckpointError: It does not fit the model.
+            InternalError: The plan has no program for adapters, or the executor is closed.
+        """
+        return self._with_adapters().prepare(adapter)
+
+    def place_adapter(self, slot: int, prepared: PreparedAdapter) -> None:
+        """Let steps use an adapter: requests whose `adapter_slot` is `slot`. Between steps, at no cost.
 
         Args:
             slot: A free one, 0 to 4095.
-            adapter: What it adds to which parameters; copied.
+            prepared: From `prepare_adapter`; shared, not copied.
+
+        Raises:
+            InternalError: The slot is taken, or there is none of that number; or the executor is closed.
+        """
+        adapters = self._with_adapters()
+        if "adapters" not in self._programs:
+            self._programs["adapters"] = self._load("adapters")
+        adapters.place(slot, prepared)
+
+    def load_adapter(self, slot: int, adapter: Adapter) -> None:
+        """Prepare an adapter and place it.
 
         Raises:
             CheckpointError: It does not fit the model.
             InternalError: The slot is taken, or there is none of that number; or the executor is closed.
         """
+        self.place_adapter(slot, self.prepare_adapter(adapter))
+
+    def _with_adapters(self) -> NativeAdapters:
         self._open("base")
-        if self._adapters is None:
-            self._adapters = NativeAdapters(self._plan)
-            self._programs["adapters"] = self._load("adapters")
-        self._adapters.load(slot, adapter)
+        with self._making:  # asked for by the loop and by whoever prepares beside it
+            if self._adapters is None:
+                self._adapters = NativeAdapters(self._plan)
+            return self._adapters
 
     def unload_adapter(self, slot: int) -> None:
         """Forget an adapter.

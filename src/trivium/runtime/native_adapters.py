@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trivium.plan.program import AttributeValue, Plan
-    from trivium.runtime.adapters import Adapter
+    from trivium.runtime.adapters import Adapter, PreparedAdapter
+    from trivium.weights.peft import Shapes
 
 
 class NativeAdapters:
     """What may be added to the products of a plan's second program, by slot.
 
-    Matrices are copied when they are loaded, as float32, with all memory that steps will need; a step allocates none.
+    Matrices are copied when they are prepared, as float32; a step allocates nothing.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -37,32 +38,40 @@ class NativeAdapters:
         asked = [each for each in plan.programs["adapters"].instructions if each.op == "adapter_delta"]
         parameters = [_names(each.attrs["parameters"]) for each in asked]
         known = {weight.name: weight.shape for weight in plan.weights}
-        self._shapes = {name: (known[name][0], known[name][1]) for names in parameters for name in names}
-        self._index = {name: index for index, name in enumerate(self._shapes)}
+        self.shapes: Shapes = {name: (known[name][0], known[name][1]) for names in parameters for name in names}
+        self._index = {name: index for index, name in enumerate(self.shapes)}
         self._max_slot = int(found.MAX_ADAPTERS) - 1
         self.handle: Any = found.Adapters(
             max_rows=plan.limits.max_num_batched_tokens,
             max_sites=max(map(len, parameters), default=1),
-            products=[(depth, num_cols) for num_cols, depth in self._shapes.values()],
+            products=[(depth, num_cols) for num_cols, depth in self.shapes.values()],
         )
 
     def products(self, parameters: AttributeValue) -> list[int]:
         """Return the kernels' numbers of an instruction's products."""
         return [self._index[name] for name in _names(parameters)]
 
-    def load(self, slot: int, adapter: Adapter) -> None:
-        """Copy an adapter into a free slot.
+    def prepare(self, adapter: Adapter) -> PreparedAdapter:
+        """Copy an adapter into the kernels' layout. From any thread, also while steps run.
 
         Raises:
             CheckpointError: It does not fit the model.
+        """
+        given = fitted(adapter, self.shapes)
+        found = (given.get(name) for name in self.shapes)
+        factors = [None if one is None else (one.a, one.b, one.scale) for one in found]
+        prepared: PreparedAdapter = self.handle.prepare(factors=factors)
+        return prepared
+
+    def place(self, slot: int, prepared: PreparedAdapter) -> None:
+        """Put a prepared adapter into a free slot; costs nothing.
+
+        Raises:
             InternalError: The slot is taken, or there is none of that number.
         """
         ensure(0 <= slot <= self._max_slot, f"adapters: slot {slot}; slots are 0 to {self._max_slot}")
-        given = fitted(adapter, self._shapes)
-        found = (given.get(name) for name in self._shapes)
-        factors = [None if one is None else (one.a, one.b, one.scale) for one in found]
         try:
-            self.handle.load(slot=slot, factors=factors)
+            self.handle.load(slot=slot, prepared=prepared)
         except ValueError as error:
             raise InternalError(str(error)) from None
 

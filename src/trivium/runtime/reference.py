@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from trivium.cache.spec import KVSpec
     from trivium.config.model import ModelConfig
     from trivium.ir.graph import Graph
-    from trivium.runtime.adapters import Adapter
+    from trivium.runtime.adapters import Adapter, PreparedAdapter
     from trivium.sampling.batch import Sampled, SampleRow
     from trivium.schedule.step import Step
+    from trivium.weights.peft import Shapes
 
 
 class ReferenceExecutor:
@@ -175,14 +176,35 @@ class ReferenceExecutor:
         """
         self.store.import_page(group_idx, page, content)
 
+    @property
+    def adapter_shapes(self) -> Shapes:
+        """Every parameter that adapters may add to."""
+        return self._adapters.shapes
+
+    def prepare_adapter(self, adapter: Adapter) -> PreparedAdapter:
+        """Check an adapter and bring it into the library's layout.
+
+        Raises:
+            CheckpointError: It does not fit the model.
+        """
+        return self._adapters.prepare(adapter)
+
+    def place_adapter(self, slot: int, prepared: PreparedAdapter) -> None:
+        """Let steps use an adapter; see `runtime.adapters.LoadedAdapters.place`.
+
+        Raises:
+            InternalError: The slot is taken, or negative; or another kind of executor prepared it.
+        """
+        self._adapters.place(slot, prepared)
+
     def load_adapter(self, slot: int, adapter: Adapter) -> None:
-        """Let steps use an adapter; see `runtime.adapters.LoadedAdapters.load`.
+        """Prepare an adapter and place it.
 
         Raises:
             CheckpointError: It does not fit the model.
             InternalError: The slot is taken, or negative.
         """
-        self._adapters.load(slot, adapter)
+        self.place_adapter(slot, self.prepare_adapter(adapter))
 
     def unload_adapter(self, slot: int) -> None:
         """Forget an adapter.

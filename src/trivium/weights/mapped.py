@@ -6,6 +6,7 @@ Knows nothing of formats. A view that was taken keeps the mapping alive after `c
 from __future__ import annotations
 
 import mmap
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,8 +25,13 @@ class MappedFile:
         size: Its size in bytes when it was opened.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_copied: bool = False) -> None:
         """Map `path`.
+
+        Args:
+            path: The file.
+            is_copied: Whether its bytes are read into memory now, so that nobody who cuts the file short later can
+                end this process.
 
         Raises:
             CheckpointError: The file is missing, unreadable or empty.
@@ -33,10 +39,15 @@ class MappedFile:
         self.path = path
         try:
             with path.open("rb") as file:
-                self.size = path.stat().st_size
+                self.size = os.fstat(file.fileno()).st_size
                 if self.size == 0:
                     raise CheckpointError(f"{path}: the file is empty (0 bytes)")
-                self._mapping: mmap.mmap | None = mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_READ)
+                if is_copied:
+                    self._mapping: mmap.mmap | None = mmap.mmap(-1, self.size)
+                    if file.readinto(self._mapping) != self.size:  # type: ignore[attr-defined]
+                        raise CheckpointError(f"{path}: the file was cut short while it was read")
+                else:
+                    self._mapping = mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{path}: cannot be read: {error}") from error
 
