@@ -62,6 +62,7 @@ class SchedulerStory(RuleBasedStateMachine):
             "max_num_batched_tokens": st.sampled_from([1, 3, 7, 32]),
             "max_logit_rows": st.sampled_from([None, 1, 2]),
             "prefix_cache": st.sampled_from([True, True, True, False]),
+            "num_adapter_slots": st.integers(1, 3),
         }),
         policies=st.fixed_dictionaries({
             "order": st.sampled_from(sorted(ORDERS)),
@@ -113,6 +114,7 @@ class SchedulerStory(RuleBasedStateMachine):
             "priority": st.integers(-1, 1),
             "tenant": st.sampled_from("ab"),
             "share": st.none() | shares,
+            "adapter": st.sampled_from([None, None, "p", "q", "r"]),
         }),
     )
     def add(

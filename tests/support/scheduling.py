@@ -76,6 +76,7 @@ class Bench:
         pages = [num_pages] * len(spec.groups) if isinstance(num_pages, int) else list(num_pages)
         self.clock = FakeClock()
         self.tiers: LowerTiers | None = options.pop("tiers", None)
+        num_adapter_slots = options.pop("num_adapter_slots", 1)
         self.scheduler = Scheduler(
             ScheduleOptions(
                 max_num_seqs=max_num_seqs,
@@ -90,6 +91,7 @@ class Bench:
             clock=self.clock,
             max_logit_rows=max_logit_rows,
             tiers=self.tiers,
+            num_adapter_slots=num_adapter_slots,
         )
         self.executor = ScriptedExecutor(spec, pages)
         self.num_steps = 0

@@ -10,9 +10,10 @@ of the token budget goes to those whose grammars have forced several, and to pre
     left over   the oldest, or who is in front, again
 
 A waiting request starts in the step in which it gets its first tokens, if there is a seat, if its pages fit (`admit`),
-and if nobody is computing a prefix that it shares (`look_ahead`). One that does not fit is passed by, so it never
-blocks one that does, until it is due: then nobody else starts before it. So no request waits longer than `aging_s`
-while others overtake it. (One that is held for a prefix is not overtaken: its prefix is being computed.)
+if its adapter finds a slot (`adapter_slots`), and if nobody is computing a prefix that it shares (`look_ahead`). One
+that does not fit is passed by, so it never blocks one that does, until it is due: then nobody else starts before it. So
+no request waits longer than `aging_s` while others overtake it. (One that is held for a prefix is not overtaken: its
+prefix is being computed.)
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from trivium.schedule.timeline import WaitReason
 
 if TYPE_CHECKING:
     from trivium.base.clock import Clock
+    from trivium.schedule.adapter_slots import AdapterSlots
     from trivium.schedule.admit import Admission
     from trivium.schedule.look_ahead import LookAhead
     from trivium.schedule.orders import Order
@@ -39,6 +41,8 @@ PROBES_PER_STEP = 2
 """Waiting requests per step, in turns, that fit only if enough of them is cached, and are looked up to find out."""
 _MOST_PASSED = 4
 """Requests by the order that may turn out not to fit before a step looks for those that need least."""
+_MOST_WITHOUT_SLOT = 64
+"""Likewise, requests whose adapters find no slot, which says nothing of the others."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,6 +53,8 @@ class StepChooser:
     running: RunningSet
     admission: Admission
     """Whether pages fit."""
+    slots: AdapterSlots
+    """Whether adapters do."""
     look_ahead: LookAhead
     """Whose prefix is being computed."""
     budget: TokenBudget
@@ -149,23 +155,28 @@ class StepChooser:
 
     def _offer_in_order(self, draft: StepDraft, prefilling: list[Request]) -> None:
         """Offer what is left, best first, until the tokens are given, or too many were found not to fit."""
-        num_passed = 0
+        num_passed = num_without_slot = 0
         for request in self.waiting.offers(prefilling, self._due_before_s):
             if draft.tokens_left == 0:
                 return
             if request.state is RequestState.WAITING and not self._can_start(draft):
                 return
             self._offer(draft, request, draft.tokens_left)
-            num_passed += request.is_ready
-            if num_passed == _MOST_PASSED:
+            if request.is_ready and not self.slots.has_room(request.adapter):
+                num_without_slot += 1
+            else:
+                num_passed += request.is_ready
+            if num_passed == _MOST_PASSED or num_without_slot == _MOST_WITHOUT_SLOT:
                 break
-        if num_passed:
+        if num_passed or num_without_slot == _MOST_WITHOUT_SLOT:
             self._offer_smallest(draft)
             self._probe(draft)
 
     def _offer_smallest(self, draft: StepDraft) -> None:
         """Offer to those that need least, as long as they fit: somebody who needs more was passed by."""
         for request in self.waiting.by_need():
+            if not self.slots.has_room(request.adapter):
+                continue
             if draft.tokens_left == 0 or not self._can_start(draft) or not self.admission.fits_uncached(request):
                 return
             if not self._would_overtake(request):
@@ -197,6 +208,11 @@ class StepChooser:
             return
         if draft.tokens_left == 0 or not self._can_start(draft):
             return
+        if not self.slots.has_room(request.adapter):
+            self.recorder.hold(request, WaitReason.ADAPTER)
+            return
+        if request.adapter is not None:
+            self.recorder.release(request)
         if self.look_ahead.hold(request):
             self.waiting.withdraw(request)
             self.recorder.hold(request, WaitReason.PREFIX)

@@ -74,7 +74,10 @@ class Request:
     """Who asks: the name of an API key, or the `user` of the request; shares are fair between tenants where asked."""
     share: ProgramShare | None = None
     """The program to which it belongs, if it does."""
+    adapter: Any = None
+    """The engine's, opaque here but for its identity; `None`: the base alone."""
     adapter_slot: int = -1
+    """Where its adapter is while it runs; -1 without one."""
     retention: RetentionPlan | None = None
     """Priorities of its KV under `--eviction priority`, when it asks for any."""
     automaton: Any = None

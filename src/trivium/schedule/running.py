@@ -10,6 +10,7 @@ import numpy as np
 
 from trivium.cache.kv_cache import Holding, KVCache
 from trivium.cache.pages import NO_PAGE
+from trivium.schedule.adapter_slots import AdapterSlots
 from trivium.schedule.below import Below
 from trivium.schedule.decision import Entry
 from trivium.schedule.request import Request, RequestState
@@ -36,17 +37,21 @@ class StepDraft:
 class RunningSet:
     """Running requests in the order in which they started, or better priorities first and then in that order."""
 
-    def __init__(self, cache: KVCache, num_seats: int, below: Below, *, by_priority: bool = False) -> None:
+    def __init__(
+        self, cache: KVCache, num_seats: int, below: Below, slots: AdapterSlots, *, by_priority: bool = False
+    ) -> None:
         """Make an empty set.
 
         Args:
             cache: Pages and prefix index.
             num_seats: Most requests that run at a time.
             below: Where victims may be swapped to.
+            slots: Of adapters; those of running requests are held.
             by_priority: Whether better priorities come first; whoever comes last makes room first.
         """
         self._cache = cache
         self._below = below
+        self._slots = slots
         self._by_priority = by_priority
         self.tables = SeatedTables(len(cache.pools), num_seats)
         self.requests: list[Request] = []
@@ -64,6 +69,7 @@ class RunningSet:
         request.started_len = request.target_len
         request.computed_len = holding.cached_len
         request.seat = self.tables.sit()
+        request.adapter_slot = self._slots.hold(request.adapter)
         request.array = None
         if self._by_priority:
             insort(self.requests, request, key=lambda other: other.priority)
@@ -82,6 +88,8 @@ class RunningSet:
         holding = request.held
         self._cache.close(holding, computed_tokens(request) if keep and _is_whole(holding) else None, request.claim)
         self.tables.stand(request.seat)
+        self._slots.release(request.adapter)
+        request.adapter_slot = -1
         self.requests.remove(request)
         self.version += 1
         request.holding = None

@@ -21,6 +21,7 @@ from trivium.cache.pins import Pin, PinRefusal, Pins
 from trivium.cache.spec import KVSpec
 from trivium.config.limits import parse_weights
 from trivium.config.options import ScheduleOptions
+from trivium.schedule.adapter_slots import AdapterSlots
 from trivium.schedule.admit import POLICIES, Admission, longest_hit
 from trivium.schedule.below import Below, NothingBelow, TiersBelow
 from trivium.schedule.budget import TokenBudget
@@ -68,6 +69,7 @@ class Scheduler:
         eviction: str = "lru",
         max_logit_rows: int | None = None,
         tiers: LowerTiers | None = None,
+        num_adapter_slots: int = 1,
     ) -> None:
         """Make an idle scheduler.
 
@@ -81,6 +83,7 @@ class Scheduler:
             eviction: Which unused prefix goes first; a policy of `cache.evict.ORDERS`.
             max_logit_rows: Wanted rows per step, at least 1; `None` means `max_num_seqs`.
             tiers: Where pages go that leave the pool, and come back from; moved by whoever executes the steps.
+            num_adapter_slots: Most adapters that running requests may have.
         """
         self._options = options
         self._cache = KVCache(spec, num_pages, prefix_cache=prefix_cache, eviction=eviction, clock=clock)
@@ -103,7 +106,11 @@ class Scheduler:
             self._cache, options.max_num_batched_tokens, POLICIES[options.admission], self._estimate, self._below
         )
         self._waiting = WaitingQueue(lambda: order.make(clock, self._cached_len), admission.need_len, self._fair)
-        self._running = RunningSet(self._cache, options.max_num_seqs, self._below, by_priority=order.ranks_running)
+        self.slots = AdapterSlots(num_adapter_slots)
+        """Where adapters are; whoever executes the steps follows its changes."""
+        self._running = RunningSet(
+            self._cache, options.max_num_seqs, self._below, self.slots, by_priority=order.ranks_running
+        )
         self._look_ahead: LookAhead = NoLookAhead()
         if prefix_cache and options.look_ahead:
             self._look_ahead = SharedPrefixes(self._cached_len, by_priority=order.ranks_running)
@@ -114,6 +121,7 @@ class Scheduler:
             waiting=self._waiting,
             running=self._running,
             admission=admission,
+            slots=self.slots,
             look_ahead=self._look_ahead,
             budget=self._budget,
             recorder=self.recorder,
@@ -452,6 +460,7 @@ class Scheduler:
         """Re-derive by brute force who owns every page; return the differences, none when all is well."""
         holdings = [request.held for request in self._running.requests] + [pin.holding for pin in self.pins]
         problems = check(self._cache, holdings) + self._running.tables.problems(self._running.requests)
+        problems += self.slots.problems(self._running.requests)
         return problems + self._below.problems() + self._look_ahead.problems() + self.programs.problems()
 
     def _pinned_len(self, request: Request) -> int:

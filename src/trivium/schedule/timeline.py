@@ -28,6 +28,7 @@ class WaitReason(StrEnum):
     SEAT = "seat"
     BUDGET = "budget"
     PAGES = "pages"
+    ADAPTER = "adapter"
     ORDER = "order"
     PREFIX = "prefix"
     BATCH = "batch"
@@ -40,6 +41,7 @@ WAIT_MEANINGS: dict[WaitReason, str] = {
     WaitReason.SEAT: "as many answers as may (max_num_seqs) were running",
     WaitReason.BUDGET: "the step's tokens or logits rows were given to others",
     WaitReason.PAGES: "its KV did not fit beside that of running answers",
+    WaitReason.ADAPTER: "as many adapters as may (max_loras) were in use by running answers",
     WaitReason.ORDER: "an older request that did not fit had waited so long (aging_s) that nobody may overtake it",
     WaitReason.PREFIX: "a prefix that it shares was being computed for another request",
     WaitReason.BATCH: "a batch was running (admission static-batch), and nobody starts before it has ended",

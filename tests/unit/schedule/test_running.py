@@ -6,6 +6,7 @@ import numpy as np
 
 from support.scheduling import full_spec, make_request
 from trivium.cache.kv_cache import KVCache
+from trivium.schedule.adapter_slots import AdapterSlots
 from trivium.schedule.below import NothingBelow
 from trivium.schedule.request import Request, RequestState
 from trivium.schedule.running import RunningSet, StepDraft
@@ -21,7 +22,7 @@ def start(running: RunningSet, cache: KVCache, name: str, length: int) -> Reques
 
 def test_a_chunk_is_shortened_to_the_pages_that_are_left() -> None:
     cache = KVCache(full_spec(4), [3], prefix_cache=True)
-    running = RunningSet(cache, 2, NothingBelow())
+    running = RunningSet(cache, 2, NothingBelow(), AdapterSlots(1))
     request = start(running, cache, "a", 30)
     draft = StepDraft(64, 4)
     running.grant(draft, request, 30)
@@ -30,7 +31,7 @@ def test_a_chunk_is_shortened_to_the_pages_that_are_left() -> None:
 
 def test_only_later_started_requests_without_a_part_in_the_step_make_room() -> None:
     cache = KVCache(full_spec(4), [3], prefix_cache=True)
-    running = RunningSet(cache, 3, NothingBelow())
+    running = RunningSet(cache, 3, NothingBelow(), AdapterSlots(1))
     first, second, third = (start(running, cache, name, 12) for name in "abc")
     for request in (first, second, third):
         cache.grow(request.held, 4)
