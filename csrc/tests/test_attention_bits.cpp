@@ -198,6 +198,12 @@ TEST(operands_hold_the_rows_that_floats_hold) {
       }
       attend_into(kernel, world.owned.store, shape, requests, {1}, {nullptr, 0, &layout, out.data()}, num_threads());
       EXPECT(out == expected, "%s: format %d", kernel.name, static_cast<int>(layout.format));
+      std::vector<std::uint32_t> beside(count * layout.row_words() + 1, 0xABABABABU);
+      std::vector<float> both(floats.size());
+      attend_into(kernel, world.owned.store, shape, requests, {1}, {both.data(), 192, &layout, beside.data()},
+                  num_threads());
+      EXPECT(both == floats && beside == expected, "%s: format %d, with floats", kernel.name,
+             static_cast<int>(layout.format));
     }
   }
 }

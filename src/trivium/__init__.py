@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from trivium.api import LLM, AsyncLLM, CompletionOutput, RequestOutput, ToolCall
+    from trivium.api import LLM, AsyncLLM, CompletionOutput, LoRARequest, RequestOutput, ToolCall
     from trivium.config.retention import RangeRetention, Retention
     from trivium.config.sampling import SamplingParams
     from trivium.config.structured import StructuredOutputs
@@ -22,6 +22,7 @@ __all__ = [
     "AsyncLLM",
     "CompletionOutput",
     "Delta",
+    "LoRARequest",
     "RangeRetention",
     "RequestOutput",
     "Retention",
@@ -36,6 +37,7 @@ _HOMES = {
     "LLM": "trivium.api",
     "AsyncLLM": "trivium.api",
     "CompletionOutput": "trivium.api",
+    "LoRARequest": "trivium.api",
     "RequestOutput": "trivium.api",
     "ToolCall": "trivium.api",
     "RangeRetention": "trivium.config.retention",

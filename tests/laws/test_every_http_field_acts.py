@@ -21,7 +21,7 @@ from support.tiny_engine import tiny_model
 from trivium.config.sampling import SGLANG_NAMES
 from trivium.server.fields import FieldTable
 from trivium.server.sglang_tables import GENERATE, GENERATE_SAMPLING
-from trivium.server.tables import CHAT, COMPLETIONS, DETOKENIZE, PIN, TOKENIZE, UNPIN
+from trivium.server.tables import CHAT, COMPLETIONS, DETOKENIZE, LOAD_ADAPTER, PIN, TOKENIZE, UNLOAD_ADAPTER, UNPIN
 
 BOS, EOS, A = 1, 2, 67
 """Ids of the tiny model: start, end, and the letter a."""
@@ -386,6 +386,12 @@ def pinned_by(server: httpx.Client, body: Mapping[str, Any]) -> Any:
 def test_every_honoured_field_of_a_pin_has_its_row() -> None:
     assert set(PIN_ROWS) == set(PIN.honoured)
     assert set(UNPIN.honoured) == {"pin_id"}
+
+
+def test_every_field_of_loading_an_adapter_is_known() -> None:
+    """What they do is in `tests/system/test_adapters.py` and `tests/unit/server/test_adapters.py`."""
+    assert set(LOAD_ADAPTER.honoured) == {"lora_name", "lora_path", "load_inplace"}
+    assert set(UNLOAD_ADAPTER.honoured) == {"lora_name"}
 
 
 @pytest.mark.parametrize("name", PIN_ROWS)

@@ -130,6 +130,7 @@ ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Gemma3ForCausalLM", "P
     width=st.integers(1, 60),
     ffn_width=st.integers(1, 120),
     num_kv_heads=st.integers(1, 2),
+    head_width=st.sampled_from([8, 8, 32, 64]),
     vocab_size=st.integers(2, 200),
     ranks=st.lists(st.integers(1, 50), min_size=1, max_size=3),
     share=st.sampled_from([0.1, 0.6, 1.0]),
@@ -141,6 +142,7 @@ def test_models_and_adapters_of_any_size(  # noqa: PLR0913, PLR0917 - what is dr
     width: int,
     ffn_width: int,
     num_kv_heads: int,
+    head_width: int,
     vocab_size: int,
     ranks: list[int],
     share: float,
@@ -152,7 +154,7 @@ def test_models_and_adapters_of_any_size(  # noqa: PLR0913, PLR0917 - what is dr
         "num_hidden_layers": 1,
         "num_key_value_heads": num_kv_heads,
         "num_attention_heads": 2 * num_kv_heads,
-        "head_dim": 8,
+        "head_dim": head_width,
         "vocab_size": vocab_size,
     }
     config = parse_config(hub_config(architecture, **changes))

@@ -88,7 +88,7 @@ def deadly(loop: EngineLoop, deaths: Sequence[dict[str, Any]]) -> EngineLoop:
 
 
 def main(deaths: Sequence[dict[str, Any]], folder: str, epoch: str, parent: str) -> int:
-    options = unpack_options(sys.stdin.buffer.read())
+    options, restored = unpack_options(sys.stdin.buffer.read())
     time.sleep(max((death.get("mute", 0.0) for death in deaths), default=0.0))
 
     def build(report: Report) -> EngineLoop:
@@ -96,7 +96,7 @@ def main(deaths: Sequence[dict[str, Any]], folder: str, epoch: str, parent: str)
             die()
         if any(int(epoch) in death.get("fatal", ()) for death in deaths):
             raise ConfigError("there is no memory for it any more")
-        return deadly(build_engine(options, report), deaths)
+        return deadly(build_engine(options, report, restored=restored), deaths)
 
     return EngineProcess(Path(folder), int(epoch), int(parent)).serve(build)
 

@@ -21,6 +21,8 @@ from trivium.config.model import LayerConfig, ModelConfig, RopeConfig
 from trivium.config.program_share import ProgramShare
 from trivium.config.sampling import SamplingParams
 from trivium.engine.messages import AnswerReport, CacheNews, Delta
+from trivium.engine.operations import refusal_of
+from trivium.engine.served_adapters import ServedAdapters
 from trivium.grammar.part_reader import PartReader
 from trivium.grammar.parts import OutputPart
 from trivium.sampling.batch import TokenLogprobs
@@ -137,6 +139,7 @@ class Submitted:
     tenant: str
     program: ProgramShare | None
     deadline_s: float | None
+    adapter: str | None
 
 
 class FakeEngine:
@@ -174,6 +177,9 @@ class FakeEngine:
         self.replies: list[dict[str, Any]] = []
         """What the next calls are answered with; then `{"flushed": True}`."""
         self.asked: list[tuple[str, Mapping[str, Any]]] = []
+        self.adapters = ServedAdapters(self._ask_of_adapters)
+        self.adapter_refusal: TriviumError | None = None
+        """What the next loads end with."""
         self.release = asyncio.Event()
         self.held = asyncio.Event()
         """Set when the first answer waits."""
@@ -205,6 +211,16 @@ class FakeEngine:
     def end_program(self, program_id: str, tenant: str = "") -> None:
         self.ended_programs.append((tenant, program_id))
 
+    async def _ask_of_adapters(self, name: str, what: Mapping[str, object], timeout_s: float) -> dict[str, object]:
+        await asyncio.sleep(0)
+        self.asked.append((name, what))
+        if name == "unload_adapter":
+            return {"unloaded": True}
+        if self.adapter_refusal is not None:
+            return refusal_of(self.adapter_refusal)
+        told = {"rank": 8, "num_bytes": 1000, "base_model": "base", "fingerprint": "f", "load_seconds": timeout_s}
+        return {"adapter": {**what, **told}}
+
     def watch_ends(self, on_ended: Callable[[AnswerReport], None]) -> None:
         self.tell_end = on_ended
 
@@ -225,6 +241,7 @@ class FakeEngine:
         tenant: str = "",
         program: ProgramShare | None = None,
         deadline_s: float | None = None,
+        adapter: str | None = None,
         on_news: Callable[[Delta], bool] | None = None,
     ) -> AsyncGenerator[Delta, None]:
         number = len(self.submitted)
@@ -238,6 +255,7 @@ class FakeEngine:
                 tenant=tenant,
                 program=program,
                 deadline_s=deadline_s,
+                adapter=adapter,
             )
         )
         if self.refusal is not None and self.refuses_prompt in {None, number}:

@@ -26,6 +26,7 @@ SAID = {
     "fan_out": r"(?m)(^[1-3]:.*$\s*){3}",
     "call_tools": r"(?m)^clock\((Oslo|Lima)\)$",
     "same_seed": r"(?s)(: the same bits.*){4}",
+    "lora": r"(?s)base: '.*drawn-0: '.*drawn-1: '",
     "terminal_chat": r"(?s)> .*\n> .*\n> $",
     "programs/few_shot": r"(?s)(of \d{3} tokens cached\).*){3}",
     "programs/choose_ending": r"^A woman .* She: (eats|washes|flies|is) .*\.\nThe cook .* and: (puts|marr|reads|drive)",

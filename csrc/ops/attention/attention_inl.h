@@ -179,7 +179,8 @@ inline void finish(const Finish& work) {
   for (std::size_t i = 0; i < work.width; ++i) out[i] = work.state.acc[i] / sum[0] + 0.0F;
   if (work.floats != nullptr) {
     for (std::size_t i = 0; i < work.width; ++i) work.floats[i] = out[i];
-  } else {
+  }
+  if (work.layout != nullptr) {
     operand::write_groups(*work.layout, work.row, work.first, out, work.width);
   }
 }

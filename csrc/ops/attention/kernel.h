@@ -65,12 +65,12 @@ struct Call {
   std::uint32_t* unpacked;  // kI8: room for the pairs of one tile, kTilePages * 8 * (D + P) words
 };
 
-// Writes one row's output.
+// Writes one row's output, as floats, into an operand, or both.
 struct Finish {
   State state;
   std::size_t width;
   float* floats;                  // [D], or null
-  const operand::Layout* layout;  // otherwise: elements [first, first + D) of this row
+  const operand::Layout* layout;  // elements [first, first + D) of this row; or null
   operand::Row row;
   std::size_t first;
 };

@@ -171,7 +171,8 @@ void Member::finish(std::size_t row, const State& state) const {
   work.first = (chain_.first_head + row % chain_.num_heads) * layout_.width;
   if (out.floats != nullptr) {
     work.floats = out.floats + token * out.stride + work.first;
-  } else {
+  }
+  if (out.operand != nullptr) {
     work.layout = out.layout;
     work.row = operand::row_at(*out.layout, out.operand, work_.num_tokens(), token);
   }

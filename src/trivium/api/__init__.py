@@ -10,7 +10,18 @@ from __future__ import annotations
 
 from trivium.api.async_llm import AsyncLLM
 from trivium.api.llm import LLM
+from trivium.api.lora import LoRARequest
 from trivium.api.outputs import Answers, CompletionOutput, RequestOutput, ToolCall
 from trivium.api.prompts import Message, Prompt
 
-__all__ = ["LLM", "Answers", "AsyncLLM", "CompletionOutput", "Message", "Prompt", "RequestOutput", "ToolCall"]
+__all__ = [
+    "LLM",
+    "Answers",
+    "AsyncLLM",
+    "CompletionOutput",
+    "LoRARequest",
+    "Message",
+    "Prompt",
+    "RequestOutput",
+    "ToolCall",
+]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from trivium.api.lora import Lora, absolute, name_and_path, per_prompt
 from trivium.api.prompts import ChatForm, Message, Prompt, PromptReader, ReadPrompt, with_output
 from trivium.base.errors import InvalidParameterError
 from trivium.config.resolve import options_from
@@ -15,6 +19,9 @@ if TYPE_CHECKING:
     from trivium.config.sampling import SamplingParams
     from trivium.engine.local import LocalEngine
     from trivium.engine.messages import Delta
+
+
+_LOOK_AGAIN_S = 0.01
 
 
 class AsyncLLM:
@@ -81,6 +88,7 @@ class AsyncLLM:
         *,
         request_id: str | None = None,
         priority: int = 0,
+        lora_request: Lora = None,
     ) -> AsyncIterator[Delta]:
         """Answer one prompt and yield its news; leaving early aborts the request.
 
@@ -89,6 +97,8 @@ class AsyncLLM:
             sampling_params: `None` takes the model's own recommendation.
             request_id: For `abort`; one is made when it is `None`.
             priority: Smaller starts first; other than 0 only with `order="priority"`.
+            lora_request: The adapter that answers: the name of a loaded one, or a `LoRARequest`, which is loaded when
+                it is used first; `None` is the base alone.
 
         Raises:
             InvalidParameterError: The model is not loaded (use `async with`, or `start`).
@@ -96,7 +106,7 @@ class AsyncLLM:
         """
         engine, reader = self._open()
         [read] = reader.with_priorities([reader.one(prompt)], priority)
-        return _submit(engine, read, reader.params(sampling_params), request_id)
+        return _submit(engine, read, reader.params(sampling_params), request_id, lora_request)
 
     def chat(  # noqa: PLR0913  (names that vLLM's users know)
         self,
@@ -105,6 +115,7 @@ class AsyncLLM:
         *,
         request_id: str | None = None,
         priority: int = 0,
+        lora_request: Lora = None,
         chat_template: str | None = None,
         add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
@@ -137,7 +148,27 @@ class AsyncLLM:
             max_reasoning_tokens=max_reasoning_tokens,
         )
         [read] = reader.with_priorities([reader.chat(messages, form)], priority)
-        return _submit(engine, read, with_output(reader.params(sampling_params), read), request_id)
+        params = with_output(reader.params(sampling_params), read)
+        return _submit(engine, read, params, request_id, lora_request)
+
+    async def load_lora(self, name: str, path: str | Path, *, load_inplace: bool = False) -> None:
+        """Load a LoRA adapter while answers run; see `LLM.load_lora`.
+
+        Raises:
+            RequestError: The name is taken, or the adapter cannot be read or does not fit the model.
+            CapacityError: There is not enough memory.
+        """
+        engine, _ = self._open()
+        await engine.adapters.load(name, absolute(path), in_place=load_inplace)
+
+    async def unload_lora(self, name: str) -> None:
+        """Let a name mean nothing; answers under way keep the adapter.
+
+        Raises:
+            ModelNotFoundError: No adapter has the name.
+        """
+        engine, _ = self._open()
+        await engine.adapters.unload(name)
 
     async def abort(self, request_id: str) -> None:
         """End a request; unknown ids are ignored."""
@@ -166,8 +197,35 @@ class AsyncLLM:
 
 
 def _submit(
-    engine: LocalEngine, prompt: ReadPrompt, params: SamplingParams, request_id: str | None
+    engine: LocalEngine, prompt: ReadPrompt, params: SamplingParams, request_id: str | None, lora: Lora
 ) -> AsyncIterator[Delta]:
-    return engine.submit(
-        prompt.ids, params, request_id=request_id, cache_salt=prompt.cache_salt, priority=prompt.priority
+    [wanted] = per_prompt(lora, 1)
+    name, path = (None, "") if wanted is None else name_and_path(wanted)
+    stream = partial(
+        engine.submit,
+        prompt.ids,
+        params,
+        request_id=request_id,
+        cache_salt=prompt.cache_salt,
+        priority=prompt.priority,
+        adapter=name,
     )
+    if name is not None and engine.adapters.names.known(name, path) is None:
+        return _load_first(engine, name, path, stream)
+    return stream()
+
+
+async def _load_first(
+    engine: LocalEngine, name: str, path: str, stream: Callable[[], AsyncGenerator[Delta]]
+) -> AsyncGenerator[Delta]:
+    import asyncio  # noqa: PLC0415  (start-up time)
+
+    names = engine.adapters.names
+    while names.known(name, path) is None:
+        if names.is_loading(name):  # for somebody who asked before
+            await asyncio.sleep(_LOOK_AGAIN_S)
+        else:
+            await engine.adapters.load(name, path)
+    async with contextlib.aclosing(stream()) as news_of_it:
+        async for news in news_of_it:
+            yield news

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from trivium.api.lora import Lora, Loras, absolute, per_prompt
 from trivium.api.outputs import Answers, RequestOutput
 from trivium.api.progress import progress_bar
 from trivium.api.prompts import (
@@ -87,6 +90,7 @@ class LLM:
         *,
         use_tqdm: bool = True,
         priority: Priorities = 0,
+        lora_request: Loras = None,
     ) -> list[RequestOutput]:
         """Answer prompts; the answers are in the order of the prompts.
 
@@ -97,12 +101,14 @@ class LLM:
             use_tqdm: Draw a progress bar, if standard error is a terminal.
             priority: Smaller starts first, for all prompts or one per prompt; other than 0 only with
                 `order="priority"`.
+            lora_request: The adapter that answers, for all prompts or one per prompt: the name of a loaded one, or a
+                `LoRARequest`, which is loaded when it is used first; `None` is the base alone.
 
         Raises:
-            RequestError: A prompt or parameter is refused; no prompt was run.
+            RequestError: A prompt, parameter or adapter is refused; no prompt was run.
             CapacityError: A request needs more room than an empty queue has (`max_queue`).
         """
-        read = self._reader.with_priorities(self._reader.many(prompts), priority)
+        read = self._with_loras(self._reader.with_priorities(self._reader.many(prompts), priority), lora_request)
         return self._run(read, sampling_params, has_bar=use_tqdm)
 
     def chat(  # noqa: PLR0913  (names that vLLM's users know)
@@ -112,6 +118,7 @@ class LLM:
         *,
         use_tqdm: bool = True,
         priority: Priorities = 0,
+        lora_request: Loras = None,
         chat_template: str | None = None,
         add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
@@ -129,6 +136,7 @@ class LLM:
             sampling_params: As for `generate`.
             use_tqdm: As for `generate`.
             priority: As for `generate`, one per conversation.
+            lora_request: As for `generate`, one per conversation.
             chat_template: Jinja text, or the path of a file, instead of the model's own template.
             add_generation_prompt: End with the beginning of an answer; `None` does so unless the final message is
                 continued.
@@ -156,11 +164,17 @@ class LLM:
             chat_template_kwargs=chat_template_kwargs,
             max_reasoning_tokens=max_reasoning_tokens,
         )
-        read = self._reader.with_priorities(self._reader.chats(messages, form), priority)
+        prompts = self._reader.with_priorities(self._reader.chats(messages, form), priority)
+        read = self._with_loras(prompts, lora_request)
         return self._run(read, sampling_params, has_bar=use_tqdm)
 
     def stream(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, priority: int = 0
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        lora_request: Lora = None,
     ) -> Generator[Delta]:
         """Answer one prompt and yield its news as it comes; leaving early, or `close`, aborts the request.
 
@@ -171,9 +185,36 @@ class LLM:
             RequestError: The prompt or a parameter is refused.
             CapacityError: The request needs more room than an empty queue has (`max_queue`).
         """
-        [read] = self._reader.with_priorities([self._reader.one(prompt)], priority)
+        prompts = self._reader.with_priorities([self._reader.one(prompt)], priority)
+        [read] = self._with_loras(prompts, lora_request)
         [params] = self._shared.prepare([read], [self._reader.params(sampling_params)])
         return self._stream(read, params)
+
+    def load_lora(self, name: str, path: str | Path, *, load_inplace: bool = False) -> None:
+        """Load a LoRA adapter, also while answers run in other threads.
+
+        Args:
+            name: What `lora_request` calls it.
+            path: Folder that peft wrote.
+            load_inplace: Whether it may replace an adapter of the same name; answers under way keep the old one.
+
+        Raises:
+            RequestError: The name is taken, or the adapter cannot be read or does not fit the model.
+            CapacityError: There is not enough memory.
+        """
+        self._shared.load_adapter(name, absolute(path), in_place=load_inplace)
+
+    def unload_lora(self, name: str) -> None:
+        """Let a name mean nothing; answers under way keep the adapter.
+
+        Raises:
+            ModelNotFoundError: No adapter has the name.
+        """
+        self._shared.unload_adapter(name)
+
+    def list_loras(self) -> list[str]:
+        """Return the names of the loaded adapters, oldest first."""
+        return [record.name for record in self._shared.adapters()]
 
     def close(self) -> None:
         """Give back memory and threads; the object is not used afterwards."""
@@ -186,6 +227,10 @@ class LLM:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _with_loras(self, prompts: Sequence[ReadPrompt], given: Loras) -> list[ReadPrompt]:
+        pairs = zip(prompts, per_prompt(given, len(prompts)), strict=True)
+        return [replace(prompt, adapter=self._shared.adapter_of(lora)) for prompt, lora in pairs]
 
     def _stream(self, prompt: ReadPrompt, params: SamplingParams) -> Generator[Delta]:
         inbox = Inbox()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trivium.assembly import Frontend
     from trivium.config.chat_output import ChatOutput
     from trivium.config.program_share import ProgramShare
+    from trivium.engine.adapters import AdapterRecord
     from trivium.grammar.chat import ChatRequest
     from trivium.tokens.chat import ChatTemplate
 
@@ -58,6 +59,8 @@ class ReadPrompt:
     """Prompts share their prefix's KV only with prompts of the same salt."""
     priority: int = 0
     """Smaller starts first, where the engine orders by priority."""
+    adapter: AdapterRecord | None = None
+    """What answers it beside the base."""
     chat_output: ChatOutput | None = None
     """What the answer is made of, where it is more than text."""
     num_earlier_calls: int = 0

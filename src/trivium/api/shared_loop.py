@@ -12,19 +12,24 @@ So nothing runs while nobody waits, and nothing is lost when two read in any ord
 from __future__ import annotations
 
 import random
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
+from trivium.api.lora import name_and_path
 from trivium.api.turns import Turns
 from trivium.base.errors import CapacityError, InvalidParameterError, ensure
 
 if TYPE_CHECKING:
+    from trivium.api.lora import Lora
     from trivium.api.prompts import ReadPrompt
     from trivium.config.sampling import SamplingParams
+    from trivium.engine.adapters import AdapterRecord, EngineAdapters
     from trivium.engine.loop import EngineLoop
     from trivium.engine.messages import Delta
 
@@ -60,6 +65,12 @@ class SharedLoop:
         """Inboxes whose callers are gone and whose requests have still to be aborted."""
         self._over: deque[str] = deque()
         """Programs that have ended, of which the loop has still to be told."""
+        self._first_use = threading.Lock()
+        """Held while an adapter is loaded because somebody asks for it."""
+        from trivium.engine.adapter_names import AdapterNames  # noqa: PLC0415  (start-up time)
+
+        self._names = AdapterNames()
+        self._names.begin(loop.adapters.records if loop.adapters is not None else ())
         self._ids = count()
         self._seeds = random.Random(seed)  # noqa: S311  (sampling seeds, not secrets)
 
@@ -67,6 +78,56 @@ class SharedLoop:
     def info(self) -> dict[str, object]:
         """What was loaded, and how."""
         return self._open_loop().info
+
+    def load_adapter(self, name: str, path: str, *, in_place: bool = False) -> AdapterRecord:
+        """Load an adapter beside what runs.
+
+        Raises:
+            InvalidParameterError: The name is none, or taken.
+            AdapterError: It cannot be read, or does not fit the model.
+            CapacityError: There is not enough memory.
+        """
+        adapters = self._adapters()
+        with self._names.loading(name, (), in_place=in_place) as generation:
+            record = adapters.load(name, path, generation)
+            replaced = self._names.add(record)
+        if replaced is not None:
+            with self._turn():
+                adapters.unload(replaced.generation)
+        return record
+
+    def unload_adapter(self, name: str) -> None:
+        """Let a name mean nothing; requests that began with the adapter go on.
+
+        Raises:
+            ModelNotFoundError: No adapter has it.
+        """
+        record = self._names.remove(name)
+        with self._turn():
+            self._adapters().unload(record.generation)
+
+    def adapters(self) -> list[AdapterRecord]:
+        """Return those that requests may name, oldest first."""
+        return list(self._names)
+
+    def adapter_of(self, given: Lora) -> AdapterRecord | None:
+        """Return what a prompt asks for, loading it when it is used first.
+
+        Raises:
+            ModelNotFoundError: No adapter has the name, and no folder is given.
+            InvalidParameterError: The name means the adapter of another folder.
+            AdapterError: It cannot be read, or does not fit the model.
+        """
+        if given is None:
+            return None
+        name, path = name_and_path(given)
+        with self._first_use:
+            return self._names.known(name, path) or self.load_adapter(name, path)
+
+    def _adapters(self) -> EngineAdapters:
+        from trivium.engine.operations import adapters_of  # noqa: PLC0415  (start-up time)
+
+        return adapters_of(self._open_loop().adapters)
 
     def prepare(self, prompts: Sequence[ReadPrompt], params: Iterable[SamplingParams]) -> list[SamplingParams]:
         """Check requests, then fill in their seeds, all at once: they do not depend on what other threads submit.
@@ -102,6 +163,8 @@ class SharedLoop:
                 cache_salt=prompt.cache_salt,
                 priority=prompt.priority,
                 program=prompt.program,
+                adapter=None if prompt.adapter is None else prompt.adapter.name,
+                adapter_generation=0 if prompt.adapter is None else prompt.adapter.generation,
             )
             try:
                 loop.submit(message)
@@ -140,7 +203,8 @@ class SharedLoop:
     def call(self, name: str) -> dict[str, object]:
         """Do one of the named calls of `EngineLoop.call`, which are not requests."""
         with self._turn() as loop:
-            return loop.call(name)
+            answer = loop.call(name)
+        return answer.result() if isinstance(answer, Future) else answer
 
     def leave(self, inbox: Inbox) -> None:
         """Abort what is open of an inbox: at once, or as soon as the turn of another thread ends.

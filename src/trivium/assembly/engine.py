@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from trivium.assembly.adapters import load_asked, make_adapters, restore
 from trivium.assembly.model import OpenModel, Report, end_ids, load_tokenizer, open_model, precision_of, silent
 from trivium.assembly.tiers import make_tiers, refuse_host_cache, tier_info, transfer_bytes
 from trivium.base.clock import SystemClock
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
     from trivium.assembly.choice import ExecutorParts
     from trivium.cache.spec import KVSpec
     from trivium.config.model import ModelConfig
+    from trivium.engine.adapters import AdapterRecord, EngineAdapters
     from trivium.engine.admit import ModelLimits
     from trivium.engine.compiling import Compiling
     from trivium.engine.loop import EngineLoop
@@ -35,6 +40,7 @@ def build_engine(
     *,
     model: OpenModel | None = None,
     tokenizer: Tokenizer | None = None,
+    restored: Sequence[AdapterRecord] | None = None,
 ) -> EngineLoop:
     """Load weights and build the loop that runs them.
 
@@ -43,6 +49,7 @@ def build_engine(
         report: Told how loading goes.
         model: From `open_model`, when it is open already.
         tokenizer: The model's, when it is loaded already.
+        restored: The adapters of the engine before this one; `None`: those of the options.
 
     Raises:
         ModelError: The checkpoint is not what its configuration says.
@@ -74,6 +81,7 @@ def build_engine(
         eviction=options.cache.eviction,
         clock=SystemClock(),
         tiers=tiers,
+        num_adapter_slots=options.adapters.max_loras,
     )
     loop = EngineLoop(
         executor=executor,
@@ -101,10 +109,26 @@ def build_engine(
         check_accounting=options.cache.check_accounting,
         tiers=tiers,
     )
+    _load_adapters(loop, make_adapters(options, model, executor, scheduler.slots), options, report, restored)
     loop.compiling = _compiling(options, tokenizer, loop.limits)
     if options.cache.kv_events:
         _follow_cache(loop, scheduler, tiers, spec)
     return _traced(options, loop, executor, scheduler)
+
+
+def _load_adapters(
+    loop: EngineLoop,
+    adapters: EngineAdapters,
+    options: EngineOptions,
+    report: Report,
+    restored: Sequence[AdapterRecord] | None,
+) -> None:
+    if restored is None:
+        load_asked(adapters, options, report)
+    else:
+        restore(adapters, restored)
+    loop.adapters = adapters
+    loop.info["adapters"] = [msgspec.to_builtins(record) for record in adapters.records]
 
 
 def _follow_cache(loop: EngineLoop, scheduler: Scheduler, tiers: LowerTiers | None, spec: KVSpec) -> None:

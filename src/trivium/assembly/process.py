@@ -6,7 +6,7 @@ Run as a program (`python -m trivium.assembly FOLDER EPOCH PARENT`, options on s
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ import msgspec
 from trivium.assembly.engine import build_engine
 from trivium.assembly.model import Report
 from trivium.config.options import EngineOptions
+from trivium.engine.adapters import AdapterRecord
 
 if TYPE_CHECKING:
     from trivium.engine.client import EngineClient
@@ -37,7 +38,7 @@ def engine_client(
         pack_options(options),
         seed=options.schedule.seed,
         max_held=options.schedule.max_queue,
-        payload_again=lambda info: pack_options(_like_the_first(options, info)),
+        payload_again=lambda info, adapters: pack_options(_like_the_first(options, info), adapters),
         heartbeat_timeout_s=heartbeat_timeout_s,
         on_progress=report,
     )
@@ -48,18 +49,24 @@ def _like_the_first(options: EngineOptions, info: Mapping[str, object]) -> Engin
     return replace(options, cache=replace(options.cache, kv_cache_memory=f"{info['kv_bytes']}B"))
 
 
-def pack_options(options: EngineOptions) -> bytes:
-    """Write options as JSON for the engine process."""
-    return msgspec.json.encode(options, enc_hook=str)
+class _Payload(msgspec.Struct):
+    options: EngineOptions
+    adapters: list[AdapterRecord] | None
 
 
-def unpack_options(payload: bytes) -> EngineOptions:
+def pack_options(options: EngineOptions, adapters: Sequence[AdapterRecord] | None = None) -> bytes:
+    """Write options, and the adapters of the engine before if there was one, as JSON for the engine process."""
+    return msgspec.json.encode(_Payload(options, None if adapters is None else list(adapters)), enc_hook=str)
+
+
+def unpack_options(payload: bytes) -> tuple[EngineOptions, list[AdapterRecord] | None]:
     """Read what `pack_options` wrote."""
 
     def decode(kind: type, value: object) -> object:
         return kind(value)
 
-    return msgspec.json.decode(payload, type=EngineOptions, dec_hook=decode)
+    read = msgspec.json.decode(payload, type=_Payload, dec_hook=decode)
+    return read.options, read.adapters
 
 
 def main(argv: list[str]) -> int:
@@ -68,8 +75,10 @@ def main(argv: list[str]) -> int:
     from trivium.engine.process import EngineProcess  # noqa: PLC0415
 
     folder, epoch, parent_pid = Path(argv[0]), int(argv[1]), int(argv[2])
-    options = unpack_options(sys.stdin.buffer.read())
+    options, restored = unpack_options(sys.stdin.buffer.read())
     log.set_up(level=options.log.log_level, form=options.log.log_format)
     with suppress(KeyboardInterrupt):
-        return EngineProcess(folder, epoch, parent_pid).serve(lambda report: build_engine(options, report))
+        return EngineProcess(folder, epoch, parent_pid).serve(
+            lambda report: build_engine(options, report, restored=restored)
+        )
     return 0

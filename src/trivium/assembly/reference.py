@@ -6,6 +6,9 @@ import math
 from typing import TYPE_CHECKING
 
 from trivium import __version__
+from trivium.compile.formats import FORMATS
+from trivium.compile.options import PassOptions
+from trivium.compile.passes.add_adapters import add_adapters
 from trivium.models import build_graph, kv_spec
 from trivium.runtime.reference import ReferenceExecutor
 from trivium.weights.bind import bind_parameters
@@ -42,7 +45,9 @@ class ReferenceParts:
             ModelError: The checkpoint is not what its configuration says.
         """
         model, options = self._model, self._options
-        parameters = bind_parameters(model.checkpoint, self._graph.param_shapes(), model.config)
+        shapes = self._graph.param_shapes()
+        parameters = bind_parameters(model.checkpoint, shapes, model.config)
+        formats = {name: FORMATS["f32"] for name, shape in shapes.items() if len(shape) > 1}
         return ReferenceExecutor(
             self._graph,
             parameters,
@@ -52,6 +57,7 @@ class ReferenceParts:
             max_logit_rows=options.schedule.max_num_seqs,
             array_library=options.executor.array_library,
             device=options.executor.device,
+            adapted=add_adapters(self._graph, PassOptions(formats, has_adapters=True)),
             report=lambda done, total: report("loading weights", done, total),
         )
 

@@ -11,6 +11,7 @@
     │   ├── RequestTooLargeError        the request can never fit the KV pool, or its body the limit (413)
     │   ├── TemplateError               the chat template refused the messages
     │   ├── ModelNotFoundError          no model of that name is served (404)
+    │   ├── AdapterError                a LoRA adapter cannot be read, or does not fit the model
     │   └── AuthenticationError         no key, or not the right one (401)
     ├── ConfigError                     an option has a bad value, or two contradict each other
     ├── ModelError                      a model cannot be found, fetched or understood
@@ -97,6 +98,12 @@ class ModelNotFoundError(RequestError):
 
     http_status = 404
     code = "model_not_found"
+
+
+class AdapterError(RequestError):
+    """A LoRA adapter cannot be read, does not fit the model, or has changed since it was loaded."""
+
+    code = "adapter_error"
 
 
 class AuthenticationError(RequestError):

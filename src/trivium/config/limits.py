@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from trivium.base.errors import ConfigError
 from trivium.config.sizes import parse_bytes
@@ -19,6 +19,8 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "kv_cache_fraction": (0.0, 0.95),
     "page_len": (1, 256),
     "max_num_seqs": (1, 65536),
+    "max_loras": (1, 4096),
+    "max_lora_rank": (1, 4096),
     "max_num_batched_tokens": (1, 1 << 24),
     "max_queue": (1, _MAX_INT32),
     "max_queue_wait": (0.001, 86400.0),
@@ -180,6 +182,34 @@ def parse_weights(texts: Sequence[str], *, option: str = "tenant_weight") -> dic
     return weights
 
 
+def parse_adapters(texts: Sequence[str], *, option: str = "lora") -> dict[str, Path]:
+    """Read adapters written as NAME=PATH.
+
+    Raises:
+        ConfigError: One is written otherwise, or a name is there twice.
+    """
+    found: dict[str, Path] = {}
+    for text in texts:
+        name, separator, path = text.partition("=")
+        if not separator or not name.strip() or not path.strip():
+            raise ConfigError(f"{option} has {text!r}; it must be NAME=PATH")
+        if name in found:
+            raise ConfigError(f"{option} names {name!r} twice; give each adapter a name of its own")
+        found[name] = Path(path).expanduser()
+    return found
+
+
+def check_folders(folders: Sequence[Path], *, option: str) -> None:
+    """Check that folders are there.
+
+    Raises:
+        ConfigError: One is not.
+    """
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"{option} has '{folder}', which is no folder")
+
+
 def check_value(name: str, value: Any, origin: str) -> None:
     """Check a value of the right type against the option's limits.
 
@@ -197,12 +227,23 @@ def check_value(name: str, value: Any, origin: str) -> None:
         raise refused(name, value, origin, "a text that is not empty")
     if name in FILES and not Path(value).is_file():
         raise refused(name, str(value), origin, "a file that exists")
-    if name == "tenant_weight":
-        parse_weights(value, option=f"{name} (from {origin})")
-    if name == "disk_cache":
-        parse_disk_cache(value, option=f"{name} (from {origin})")
-    if name in SIZES:
-        parse_bytes(value, option=f"{name} (from {origin})")
+    if name in _FORMS:
+        _FORMS[name](value, option=f"{name} (from {origin})")
+
+
+class _Form(Protocol):
+    """Reads a text, or several, that have a form; raises `ConfigError` where they have not."""
+
+    def __call__(self, value: Any, /, *, option: str) -> object: ...
+
+
+_FORMS: Mapping[str, _Form] = {
+    "tenant_weight": parse_weights,
+    "disk_cache": parse_disk_cache,
+    **dict.fromkeys(SIZES, parse_bytes),
+    "lora": parse_adapters,
+    "lora_root": check_folders,
+}
 
 
 def check_together(values: Mapping[str, Any]) -> None:

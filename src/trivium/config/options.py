@@ -106,6 +106,20 @@ class CacheOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterOptions:
+    """LoRA adapters."""
+
+    lora: tuple[str, ...] = ()
+    """Adapters to load at start, as NAME=PATH of a folder that peft wrote; requests choose one by model name. May be
+    given several times."""
+    max_loras: int = field(default=16, metadata=ADVANCED)
+    """Most adapters that running answers may use at the same time; requests with others wait. Any number may be
+    loaded."""
+    max_lora_rank: int = field(default=64, metadata=ADVANCED)
+    """Largest rank of an adapter; larger ones are refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleOptions:
     """Who runs when."""
 
@@ -168,6 +182,9 @@ class ServerOptions:
     """Port to listen on."""
     served_model_name: tuple[str, ...] = ()
     """Names under which the model is served; by default the model's name."""
+    lora_root: tuple[Path, ...] = ()
+    """Folders from which POST /v1/load_lora_adapter may load while serving; without any, that is off. May be given
+    several times."""
     api_key: tuple[str, ...] = field(default=(), metadata=RELOADABLE)
     """API keys as NAME=KEY or KEY; without any, the API is open."""
     api_key_file: Path | None = field(default=None, metadata=RELOADABLE)
@@ -240,6 +257,7 @@ class EngineOptions:
     executor: ExecutorOptions = field(default_factory=ExecutorOptions)
     compile: CompileOptions = field(default_factory=CompileOptions)
     cache: CacheOptions = field(default_factory=CacheOptions)
+    adapters: AdapterOptions = field(default_factory=AdapterOptions)
     schedule: ScheduleOptions = field(default_factory=ScheduleOptions)
     log: LogOptions = field(default_factory=LogOptions)
     trace: TraceOptions = field(default_factory=TraceOptions)

@@ -24,6 +24,7 @@ from trivium.schedule.request import Request
 
 if TYPE_CHECKING:
     from trivium.config.sampling import LogprobsMode, SamplingParams
+    from trivium.engine.adapters import HeldAdapter
     from trivium.engine.messages import Delivered, Submit
     from trivium.grammar.matcher import Grammar
     from trivium.sampling.batch import TokenLogprobs
@@ -54,9 +55,12 @@ class ModelLimits:
     jump_forward: bool = True
     """Whether tokens that a grammar forces are taken without being drawn."""
 
-    def namespace_of(self, *, cache_salt: str, limit_len: int, weight_generation: int = 0) -> tuple[Hashable, ...]:
+    def namespace_of(
+        self, *, cache_salt: str, limit_len: int, weight_generation: int = 0, adapter: HeldAdapter | None = None
+    ) -> tuple[Hashable, ...]:
         """Return the cache namespace of a request whose longest possible length is `limit_len`."""
-        return (*self.namespace, weight_generation, cache_salt, self.rope_variant(limit_len))
+        own = () if adapter is None else adapter.namespace
+        return (*self.namespace, weight_generation, cache_salt, self.rope_variant(limit_len), *own)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,7 +87,9 @@ class Answer:
     """Whether it takes the tokens that a grammar forces without drawing them."""
 
 
-def admit(message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: float) -> list[Answer]:
+def admit(
+    message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: float, adapter: HeldAdapter | None = None
+) -> list[Answer]:
     """Check a submitted request and make the answers of its open choices, in order; see also `constrain`.
 
     Args:
@@ -91,6 +97,7 @@ def admit(message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: 
         limits: What the model allows.
         tokenizer: Knows the bytes of ids.
         now_s: On the engine's clock.
+        adapter: The one that the message names.
 
     Raises:
         RequestError: A token id, parameter or length is refused; the message says which and why.
@@ -106,8 +113,6 @@ def admit(message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: 
             "--order priority)",
             param="priority",
         )
-    if message.adapter is not None:
-        raise UnsupportedFeatureError(f"adapter '{message.adapter}' is not loaded", param="model")
     if message.program is not None:
         message.program.validate()
     retention = _retention(params, len(message.prompt_ids), limits)
@@ -117,7 +122,10 @@ def admit(message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: 
     stops = StopConditions(params.stop, params.stop_regex)
     reader, budget = _of_chat(params, tokenizer, limits)
     namespace = limits.namespace_of(
-        cache_salt=message.cache_salt, limit_len=limit_len, weight_generation=message.weight_generation
+        cache_salt=message.cache_salt,
+        limit_len=limit_len,
+        weight_generation=message.weight_generation,
+        adapter=adapter,
     )
     end_ids = _end_ids(params, limits)
     arrival_s = now_s - message.waited_s
@@ -141,6 +149,7 @@ def admit(message: Submit, limits: ModelLimits, tokenizer: Tokenizer, *, now_s: 
             retention=retention,
             tenant=message.tenant,
             share=message.program,
+            adapter=adapter,
             tokens=[TokenId(token) for token in message.prompt_ids],
         )
         automaton = OutputAutomaton(tokenizer, own, end_ids, stops=stops, part_reader=reader, budget=budget)

@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from trivium.base.errors import EngineDeadError, ModelError, TriviumError
+from trivium.engine.adapters import AdapterRecord, records_of
 from trivium.engine.calls import CallTable
 from trivium.engine.incarnation import Incarnation
 from trivium.engine.messages import (
@@ -41,6 +42,7 @@ from trivium.engine.messages import (
     Submit,
 )
 from trivium.engine.replay import Replay
+from trivium.engine.served_adapters import ServedAdapters
 from trivium.engine.status import EngineStatus
 from trivium.engine.streams import OnNews, StreamTable, error_from, new_submit
 from trivium.engine.wire import decode_from_engine
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+PayloadAgain = Callable[[Mapping[str, object], Sequence[AdapterRecord]], bytes]
 OnEnded = Callable[[AnswerReport], None]
 OnCacheNews = Callable[[CacheNews], None]
 
@@ -78,7 +81,7 @@ class EngineClient:
         seed: int | None = None,
         heartbeat_timeout_s: float = 10.0,
         max_held: int = 1024,
-        payload_again: Callable[[Mapping[str, object]], bytes] | None = None,
+        payload_again: PayloadAgain | None = None,
         on_progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
         """Prepare; nothing starts yet.
@@ -89,8 +92,8 @@ class EngineClient:
             seed: Source of the seeds of requests that bring none; `None` takes the system's entropy.
             heartbeat_timeout_s: Seconds without a pulse after which the engine counts as dead.
             max_held: Most new requests that wait while an engine is started again.
-            payload_again: Makes the payload of later engines from what the first said of itself, so that they are
-                like it; the same payload when `None`.
+            payload_again: Makes the payload of later engines from what the first said of itself, and from the adapters
+                that they must have, so that they are like it; the same payload when `None`.
             on_progress: Told about loading as (stage, done, total).
         """
         self._command = tuple(command)
@@ -105,6 +108,8 @@ class EngineClient:
         self._streams = StreamTable()
         self._replay = Replay(self._streams, max_held)
         self._calls = CallTable()
+        self.adapters = ServedAdapters(lambda name, what, timeout_s: self.call(name, what, timeout_s=timeout_s))
+        """Those that requests may name; kept over restarts of the engine."""
         self._engine: Incarnation | None = None
         self._receiving: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -178,6 +183,7 @@ class EngineClient:
         tenant: str = "",
         program: ProgramShare | None = None,
         deadline_s: float | None = None,
+        adapter: str | None = None,
         on_news: OnNews | None = None,
     ) -> AsyncIterator[Delta]:
         """Run a request and yield its news; the first delta, empty, says that it was accepted.
@@ -187,7 +193,7 @@ class EngineClient:
         request goes on in the next one; a new request waits for it.
 
         Raises:
-            RequestError: The engine refused the request.
+            RequestError: The engine refused the request, or no adapter has that name.
             CapacityError: The queue is full, the engine shuts down, or too many wait while it is started again.
             DeadlineExceededError: The request's deadline passed while it waited for an engine.
             EngineDeadError: There is no engine, and none could be started that goes on with the request.
@@ -203,6 +209,7 @@ class EngineClient:
             tenant=tenant,
             program=program,
             deadline_s=deadline_s,
+            adapter=self.adapters.find(adapter),
         )
         return self._streams.run(message, lambda: self._open(message), self.abort, on_news)
 
@@ -308,7 +315,10 @@ class EngineClient:
         self._last_pulse_s, self._has_pulsed = time.monotonic(), False
         self._stats, self._loop_age_s, self._has_delivered = {}, 0.0, False
         self._epoch = epoch
-        self._engine = Incarnation(self._command, self._payload, epoch)
+        payload = self._payload
+        if self._info and self._payload_again is not None:
+            payload = self._payload_again(self._info, self.adapters.names.to_restore(self._streams.adapters_in_use()))
+        self._engine = Incarnation(self._command, payload, epoch)
         self._receiving = asyncio.create_task(self._receive(self._engine), name="trivium-engine-receive")
 
     async def _receive(self, engine: Incarnation) -> None:
@@ -371,8 +381,10 @@ class EngineClient:
             what = "; ".join(others)
             self._fail(ModelError(f"the model's files changed while they were served ({what}); restart the server"))
             return
-        if not self._info and self._payload_again is not None:
-            self._payload = self._payload_again(info)
+        if self._info:
+            self.adapters.names.keep(records_of(info))
+        else:
+            self.adapters.names.begin(records_of(info))
         self._info, self._error, self._is_ready = info, None, True
         if self._engine is not None:
             if self._reloaded is not None:

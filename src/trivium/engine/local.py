@@ -10,6 +10,7 @@ import random
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from operator import methodcaller
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 from trivium.base.errors import CapacityError, EngineDeadError, RequestError, TriviumError
 from trivium.engine.messages import Delta, Submit
 from trivium.engine.process import ensure_open, refusal
+from trivium.engine.served_adapters import ServedAdapters
 from trivium.engine.status import EngineStatus
 from trivium.engine.streams import OnNews, StreamTable, new_submit
 
@@ -38,6 +40,8 @@ class LocalEngine:
         self._loop = loop
         self._seeds = random.Random(seed)  # noqa: S311  (sampling seeds, not secrets)
         self._tables: dict[asyncio.AbstractEventLoop, StreamTable] = {}
+        self.adapters = ServedAdapters(lambda name, what, timeout_s: self.call(name, what, timeout_s=timeout_s))
+        self.adapters.names.begin(loop.adapters.records if loop.adapters is not None else ())
         self._inbox: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._is_stopping = threading.Event()
         self._is_draining = False
@@ -74,12 +78,13 @@ class LocalEngine:
         tenant: str = "",
         program: ProgramShare | None = None,
         deadline_s: float | None = None,
+        adapter: str | None = None,
         on_news: OnNews | None = None,
     ) -> AsyncGenerator[Delta]:
         """Run a request and yield its news; see `EngineClient.submit`.
 
         Raises:
-            RequestError: The engine refused the request.
+            RequestError: The engine refused the request, or no adapter has that name.
             CapacityError: The queue is full, or the engine shuts down.
             EngineDeadError: The engine is closed, or its loop ended.
         """
@@ -93,6 +98,7 @@ class LocalEngine:
             tenant=tenant,
             program=program,
             deadline_s=deadline_s,
+            adapter=self.adapters.find(adapter),
         )
         return self._run_in_own_loop(message, on_news)
 
@@ -196,20 +202,35 @@ class LocalEngine:
             self._tell(methodcaller("refuse", refused))
 
     def _answer(self, name: str, arguments: Mapping[str, object], answer: asyncio.Future[dict[str, object]]) -> None:
-        events = answer.get_loop()
         try:
             result = self._loop.call(name, arguments)
         except TriviumError as error:
-            failure = error
-            _soon(events, lambda: None if answer.done() else answer.set_exception(failure))
+            _settle(answer, error)
+            return
+        if isinstance(result, Future):
+            result.add_done_callback(lambda made: _settle(answer, made.exception() or made.result()))
         else:
-            _soon(events, lambda: None if answer.done() else answer.set_result(result))
+            _settle(answer, result)
 
     def _tell(self, action: Callable[[StreamTable], object]) -> None:
         """Do something with the requests of each event loop, in that loop."""
         for events, table in tuple(self._tables.items()):
             if len(table):
                 _soon(events, action, table)
+
+
+def _settle(answer: asyncio.Future[dict[str, object]], result: dict[str, object] | BaseException) -> None:
+    """Give a call its answer; from any thread."""
+
+    def give() -> None:
+        if answer.done():
+            return
+        if isinstance(result, BaseException):
+            answer.set_exception(result)
+        else:
+            answer.set_result(result)
+
+    _soon(answer.get_loop(), give)
 
 
 def _soon(events: asyncio.AbstractEventLoop, action: Callable[..., object], *args: object) -> None:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 from msgspec import structs
 
 from trivium.base.errors import (
@@ -27,23 +26,26 @@ from trivium.base.errors import (
     ensure,
 )
 from trivium.base.ids import FinishReason, RequestId
-from trivium.base.log import ROOT
-from trivium.cache.pins import PinRefusal
 from trivium.engine.admit import Answer, ModelLimits, admit, constrain
 from trivium.engine.compiling import Compiling, Refusal
 from trivium.engine.flight import Flight, launch
 from trivium.engine.journal import Journal, admitting
 from trivium.engine.masks import Masks
 from trivium.engine.messages import AnswerReport, Delta, Submit
+from trivium.engine.operations import adapters_of, operations
 from trivium.engine.output import accepted, failed, outcomes_of, read_entry
 from trivium.engine.report import report, report_open
 from trivium.engine.stats import EngineStats, StepTimes
 from trivium.grammar.constraint import constraint_of
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from trivium.base.clock import Clock
     from trivium.config.sampling import SamplingParams
+    from trivium.engine.adapters import EngineAdapters, HeldAdapter
     from trivium.engine.kv_events import KVEvents
+    from trivium.engine.operations import Answer as CallAnswer
     from trivium.engine.step_trace import StepTrace
     from trivium.runtime.executor import Executor
     from trivium.sampling.batch import Sampled
@@ -88,6 +90,8 @@ class EngineLoop:
         self._clock = clock
         self._check_accounting = check_accounting
         self._tiers = tiers
+        self.adapters: EngineAdapters | None = None
+        """Where adapters are kept, if the executor takes any."""
         self.compiling: Compiling | None = None
         """What has constraints compiled; without it, requests with one are refused."""
         self._masks = Masks(limits.vocab_size)
@@ -120,7 +124,9 @@ class EngineLoop:
     @property
     def has_work(self) -> bool:
         """Whether a step, or a delta, is waiting."""
-        return bool(self._pending or self.compiling) or self._flight is not None or self._scheduler.has_work
+        is_loading = self.adapters is not None and self.adapters.is_loading
+        has_news = bool(self._pending or self.compiling or is_loading)
+        return has_news or self._flight is not None or self._scheduler.has_work
 
     @property
     def open_requests(self) -> Sequence[str]:
@@ -146,7 +152,8 @@ class EngineLoop:
             CapacityError: The queue is full, or too many constraints wait to be compiled.
         """
         with admitting(self.journal, message.request_id):
-            answers = admit(message, self.limits, self._tokenizer, now_s=self._clock.now_s())
+            adapter = self.find_adapter(message.adapter, message.adapter_generation)
+            answers = admit(message, self.limits, self._tokenizer, now_s=self._clock.now_s(), adapter=adapter)
             if constraint_of(message.params) is None:
                 self._queue(message, answers)
                 return
@@ -154,6 +161,14 @@ class EngineLoop:
             if not message.was_accepted:
                 self._scheduler.ensure_room(*(each.request for each in answers), num_expected=compiling.num_answers)
             compiling.add(message, answers, self._clock.now_s())
+
+    def find_adapter(self, name: str | None, generation: int) -> HeldAdapter | None:
+        """Return the adapter that a new request names, if it names one.
+
+        Raises:
+            RequestError: It is not there.
+        """
+        return None if name is None else adapters_of(self.adapters).find(name, generation)
 
     def take_refusals(self) -> list[Refusal]:
         """Return the requests that were submitted and will not run: their constraint, or by then the queue, refused."""
@@ -250,6 +265,8 @@ class EngineLoop:
             self._tiers.worker.wait(_WAIT_S)
         elif self.compiling:
             self.compiling.wait(_WAIT_S)
+        elif not self._pending:
+            time.sleep(_WAIT_S)  # an adapter is being loaded
 
     def idle(self) -> bool:
         """Use a moment in which nothing runs; returns whether there is more to be done with the next one."""
@@ -280,6 +297,8 @@ class EngineLoop:
         """
         self._began_s = time.perf_counter()
         scheduled = self._scheduler.next()
+        if self.adapters is not None:
+            self.adapters.place()
         if scheduled is None:
             return None
         self._chosen_s = time.perf_counter()
@@ -423,51 +442,19 @@ class EngineLoop:
             self.kv_events.cleared(self._tiers.stats())
         return {"flushed": True}
 
-    def pin(
-        self, pin_id: str, prompt_ids: Sequence[int], cache_salt: str, ttl_s: float | None = None
-    ) -> dict[str, object]:
-        """Keep a cached prompt in the cache; says how many tokens of it, or why it is refused."""
-        namespace = self.limits.namespace_of(cache_salt=cache_salt, limit_len=len(prompt_ids))
-        made = self._scheduler.pin(pin_id, np.array(prompt_ids, np.int32), namespace, ttl_s)
-        if isinstance(made, PinRefusal):
-            return {"refused": made.reason, "is_final": made.is_final}
-        return {"tokens": made.holding.locked_len}
-
-    def unpin(self, pin_id: str) -> dict[str, object]:
-        """Let a pinned prompt go; says whether it was pinned."""
-        return {"unpinned": self._scheduler.pins.unpin(pin_id)}
-
-    def answers(self, request_ids: Collection[str] | None = None) -> dict[str, object]:
-        """Describe the open answers of some requests in full, or all in short; see `report.read_reports`."""
-        return report_open(self._answers.values(), self._scheduler.recorder, request_ids)
-
-    def call(self, name: str, arguments: Mapping[str, Any] = MappingProxyType({})) -> dict[str, object]:
-        """Do one of the named calls of `messages.Call`.
+    def call(self, name: str, arguments: Mapping[str, Any] = MappingProxyType({})) -> CallAnswer | Future[CallAnswer]:
+        """Do one of the `operations`; one that takes its time is promised.
 
         Raises:
             InternalError: The name is unknown.
         """
-        calls: dict[str, Callable[..., dict[str, object]]] = {
-            "stats": self.stats,
-            "check": lambda: {"differences": self.check()},
-            "flush": self.flush,
-            "info": lambda: self.info,
-            "answers": self.answers,
-            "cache": self._scheduler.describe_cache,
-            "pin": self.pin,
-            "unpin": self.unpin,
-            "end_program": lambda **whose: {"ended": self._scheduler.programs.end(**whose)},
-            "reload": self.reload,
-            "queued": lambda: {"request_ids": self.queued_requests()},
-        }
-        ensure(name in calls, f"unknown engine call '{name}'; known are {', '.join(calls)}")
-        return calls[name](**arguments)
+        known = operations(self, self._scheduler)
+        ensure(name in known, f"unknown engine call '{name}'; known are {', '.join(known)}")
+        return known[name](**arguments)
 
-    def reload(self, *, max_queue: int, log_level: str) -> dict[str, object]:
-        """Take new values of options that can change while requests run."""
-        self._scheduler.set_max_queue(max_queue)
-        logging.getLogger(ROOT).setLevel(log_level.upper())
-        return {}
+    def report(self, request_ids: Collection[str] | None) -> dict[str, object]:
+        """Describe the open answers of some requests in full, or all in short; see `report.read_reports`."""
+        return report_open(self._answers.values(), self._scheduler.recorder, request_ids)
 
     def queued_requests(self) -> list[str]:
         """Return the user requests of which nothing has been computed in this engine, nor delivered by another."""
@@ -490,6 +477,8 @@ class EngineLoop:
         """Let a running step end, write what the lower tiers are to keep, and give the executor back."""
         if self.compiling is not None:
             self.compiling.compiler.close()
+        if self.adapters is not None:
+            self.adapters.close()
         if self._flight is not None:
             with suppress(Exception):
                 self._flight.draws.result()

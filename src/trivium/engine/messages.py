@@ -43,6 +43,9 @@ class Submit(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     waited_s: float = 0.0
     """Seconds since the request arrived, at its client."""
     adapter: str | None = None
+    """Name of the adapter to answer with."""
+    adapter_generation: int = 0
+    """Which loading of it: requests that are replayed go on with the one that they began with."""
     weight_generation: int = 0
     cache_salt: str = ""
     priority: int = 0

@@ -12,6 +12,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 
 import msgspec
@@ -64,6 +65,8 @@ class EngineProcess:
         self._inbox = Reader(address(folder, "inbox"))
         self._outbox = Writer(address(folder, "outbox"))
         self._pulse = Pulse(folder, epoch, parent_pid)
+        self._promised: list[tuple[Call, Future[dict[str, object]]]] = []
+        """Calls whose answers take their time."""
         self._is_draining = False
         self._is_alone = False
         """Whether the client is gone."""
@@ -122,7 +125,8 @@ class EngineProcess:
                 self._pulse.tell(loop.stats(), is_urgent=not (is_working and was_working))
                 next_stats_s = now_s + STATS_S
                 has_moved, was_working = False, is_working
-            is_busy = is_working or loop.idle()
+            self._settle()
+            is_busy = is_working or bool(self._promised) or loop.idle()
             has_moved |= self._take_messages(loop, 0 if is_busy else int(PULSE_S * 500))
             has_moved |= loop.has_work
             news = loop.step() if loop.has_work else []
@@ -152,7 +156,7 @@ class EngineProcess:
             case Abort():
                 loop.abort(message.request_ids)
             case Call():
-                self._send(self._answer(loop, message))
+                self._answer(loop, message)
             case Drain():
                 self._is_draining = True
 
@@ -166,12 +170,29 @@ class EngineProcess:
             logger.exception("submit failed", extra={"request_id": message.request_id})
             self._send(Refused(self._epoch, message.request_id, "InternalError", f"{type(error).__name__}: {error}"))
 
-    def _answer(self, loop: EngineLoop, call: Call) -> Reply:
+    def _answer(self, loop: EngineLoop, call: Call) -> None:
         try:
-            return Reply(self._epoch, call.call_id, loop.call(call.name, call.arguments))
+            answer = loop.call(call.name, call.arguments)
+            if isinstance(answer, Future):
+                self._promised.append((call, answer))
+                return
+            reply = Reply(self._epoch, call.call_id, answer)
         except Exception as error:
-            logger.exception("call %s failed", call.name)
-            return Reply(self._epoch, call.call_id, {}, f"{type(error).__name__}: {error}")
+            reply = self._failed(call, error)
+        self._send(reply)
+
+    def _settle(self) -> None:
+        """Send the answers that were promised and have come."""
+        done = [each for each in self._promised if each[1].done()]
+        for call, answer in done:
+            error = answer.exception()
+            reply = Reply(self._epoch, call.call_id, answer.result()) if error is None else self._failed(call, error)
+            self._send(reply)
+            self._promised.remove((call, answer))
+
+    def _failed(self, call: Call, error: BaseException) -> Reply:
+        logger.error("call %s failed", call.name, exc_info=error)
+        return Reply(self._epoch, call.call_id, {}, f"{type(error).__name__}: {error}")
 
     def _report(self, stage: str, done: int, total: int) -> None:
         self._pulse.last_move_s = time.monotonic()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from trivium.config.program_share import ProgramShare
     from trivium.config.sampling import SamplingParams
+    from trivium.engine.adapters import AdapterRecord
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ def new_submit(  # noqa: PLR0913  (what a request is made of, by name)
     tenant: str,
     program: ProgramShare | None = None,
     deadline_s: float | None,
+    adapter: AdapterRecord | None = None,
 ) -> Submit:
     """Write a request so that it can be replayed: with an id and a seed, drawn where none was given."""
     if params.seed is None:
@@ -71,6 +73,8 @@ def new_submit(  # noqa: PLR0913  (what a request is made of, by name)
         tenant=tenant,
         program=program,
         deadline_s=deadline_s,
+        adapter=None if adapter is None else adapter.name,
+        adapter_generation=0 if adapter is None else adapter.generation,
     )
 
 
@@ -175,6 +179,10 @@ class StreamTable:
     def begun_ids(self) -> set[str]:
         """Return those of which a token has been delivered."""
         return {each for each, stream in self._streams.items() if any(told.token_ids for told in stream.delivered)}
+
+    def adapters_in_use(self) -> set[int]:
+        """Return the generations of the adapters that open requests began with."""
+        return {stream.message.adapter_generation for stream in self._streams.values() if stream.message.adapter}
 
     def counts(self, request_id: str) -> list[int] | None:
         """Return the number of tokens delivered of each choice, -1 for one that has ended; `None` for no request."""

@@ -18,6 +18,7 @@ from trivium.base.clock import Clock, SystemClock
 from trivium.config.options import ServerOptions
 from trivium.grammar.detect import ModelDialects
 from trivium.server import chat, completions, sglang_generate
+from trivium.server.adapter_routes import AdapterRoutes
 from trivium.server.auth import Doorkeeper
 from trivium.server.cache_routes import CacheRoutes
 from trivium.server.chat_form import ChatForm
@@ -93,6 +94,7 @@ def build_app(
 
 def _routes(service: Service) -> list[Route]:
     plain, requests, cache = PlainRoutes(service), RequestRoutes(service), CacheRoutes(service)
+    adapters = AdapterRoutes(service)
 
     async def openapi(_: Request) -> Response:
         document = (
@@ -125,6 +127,8 @@ def _routes(service: Service) -> list[Route]:
         Route("/v1/cache/pin", cache.pin, methods=["POST"]),
         Route("/v1/cache/unpin", cache.unpin, methods=["POST"]),
         *_program_routes(service),
+        Route("/v1/load_lora_adapter", adapters.load, methods=["POST"]),
+        Route("/v1/unload_lora_adapter", adapters.unload, methods=["POST"]),
         Route("/v1/config/reload", plain.reload_config, methods=["POST"]),
         Route("/openapi.json", openapi),
         *_sglang_routes(service, plain),

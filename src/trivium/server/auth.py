@@ -30,8 +30,8 @@ ADMIN_PATHS = frozenset({
     "/v1/config/reload",
     "/v1/requests",
 })
-GUARDED_PATHS = frozenset({"/flush_cache"})
-"""Paths that want an admin key where there is any, else what generating wants: SGLang's programs call them."""
+GUARDED_PATHS = frozenset({"/flush_cache", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
+"""Paths that want an admin key where there is any, else what generating wants: programs of other servers call them."""
 OWNED_PREFIXES = ("/v1/requests/", "/v1/programs/")
 """Paths below them take an API key, for what is its own, or an admin key, for what is anybody's."""
 

@@ -76,13 +76,15 @@ class CacheRoutes:
         service = self._service
         service.check_ready()
         values = PIN.read(await self._body(request))
-        if "model" in values:
-            service.served.check_name(values["model"])
+        model = service.choose_model(values["model"]) if "model" in values else None
         ids = await self._ids(values)
         fit_to_context(
             SamplingParams(max_tokens=0), len(ids), context_len=service.context_len, default=None, param="prompt"
         )
-        pin_id, num_pinned = await service.pins.pin(ids, values.get("cache_salt", ""), values.get("ttl_s"))
+        adapter = None if model is None else model.adapter
+        pin_id, num_pinned = await service.pins.pin(
+            ids, values.get("cache_salt", ""), values.get("ttl_s"), adapter=adapter
+        )
         return _json(PinMade(pin_id=pin_id, prompt_tokens=len(ids), pinned_tokens=num_pinned))
 
     async def unpin(self, request: Request) -> Response:

@@ -27,7 +27,7 @@ async def parse(service: Service, body: Mapping[str, Any]) -> Job:
     Raises:
         RequestError: A field is refused, the template refuses the messages, or the prompt does not fit.
     """
-    model = service.served.check_name(body.get("model"))
+    model = service.choose_model(body.get("model"))
     values = CHAT.read(body)
     num_logprobs = _num_logprobs(values)
     params = sampling_params(

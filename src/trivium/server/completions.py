@@ -35,7 +35,7 @@ async def parse(service: Service, body: Mapping[str, Any]) -> Job:
     Raises:
         RequestError: A field is refused, or the prompt does not fit.
     """
-    model = service.served.check_name(body.get("model"))
+    model = service.choose_model(body.get("model"))
     values = COMPLETIONS.read(body)
     is_echo, num_logprobs = values.get("echo", False), values.get("logprobs")
     params = sampling_params(

@@ -67,6 +67,13 @@ class KVEventsOffError(RequestError):
     code = "kv_events_off"
 
 
+class AdapterNotFoundError(RequestError):
+    """There is no folder of that path below `--lora-root`."""
+
+    http_status = 404
+    code = "adapter_not_found"
+
+
 class PinNotFoundError(RequestError):
     """Nothing of that id is pinned in the cache."""
 

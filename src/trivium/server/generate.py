@@ -59,6 +59,7 @@ async def _one_prompt(
         tenant=job.tenant,
         program=job.program,
         deadline_s=job.timeout_s,
+        adapter=job.adapter,
         on_news=on_news,
     )
     async with _closing(stream), _naming_fields(job):

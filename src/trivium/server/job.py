@@ -17,6 +17,7 @@ from trivium.config.program_share import ProgramShare
 from trivium.config.sampling import SamplingParams
 from trivium.server.constraint_fields import constraint_field, constraint_of
 from trivium.server.fields import MAX_SHOWN_CHARS, is_count, root_field
+from trivium.server.served import ModelChoice
 from trivium.server.tables import SAMPLING_FIELDS
 
 INT63 = (1 << 63) - 1
@@ -56,6 +57,8 @@ class Job:
     job_id: str
     model: str
     """The name that the client used."""
+    adapter: str | None = None
+    """That name, where it is an adapter's."""
     prompts: Sequence[Prompt]
     num_choices: int
     """Answers returned per prompt (`n`)."""
@@ -130,7 +133,7 @@ def new_job(
     values: Mapping[str, Any],
     params: SamplingParams,
     *,
-    model: str,
+    model: ModelChoice,
     prompts: Sequence[Prompt],
     num_logprobs: int | None,
     is_echo: bool = False,
@@ -142,7 +145,7 @@ def new_job(
         prefix: How the id begins.
         values: Honoured fields that were given.
         params: The sampler's record before it was fitted to a prompt.
-        model: Name that the client used.
+        model: What the client's name means.
         prompts: At least one.
         num_logprobs: Alternatives to report per token of the answer.
         is_echo: Whether answers begin with their prompt.
@@ -150,7 +153,8 @@ def new_job(
     """
     return Job(
         job_id=f"{prefix}-{uuid.uuid4().hex}",
-        model=model,
+        model=model.name,
+        adapter=model.adapter,
         prompts=prompts,
         num_choices=params.n,
         num_draws=params.num_draws,

@@ -9,9 +9,10 @@ import sys
 import time
 
 from trivium import __version__, assembly
-from trivium.base.errors import TriviumError
+from trivium.base.errors import ConfigError, TriviumError
 from trivium.base.garbage import freeze_what_is_loaded
 from trivium.config.defaults import recommended_sampling
+from trivium.config.limits import parse_adapters
 from trivium.config.options import EngineOptions, ServerOptions
 from trivium.config.resolve import Settings
 from trivium.engine.client import EngineClient
@@ -67,6 +68,8 @@ def _open(
 ) -> Opened:
     frontend = assembly.load_frontend(options, _report)
     served = served_model(frontend, options, server)
+    if shadowed := set(served.names) & set(parse_adapters(options.adapters.lora)):
+        raise ConfigError(f"lora names an adapter '{shadowed.pop()}', which is a name of the model; choose another")
     logger.info("Trivium %s: %s (%s)", __version__, served.name, frontend.precision)
     spoken = frontend.dialects
     logger.info("tool calls: %s, reasoning: %s", spoken.tools or "not read", spoken.reasoning or "not split off")

@@ -28,7 +28,16 @@ from trivium.server.shapes import (
     Text,
     Tokens,
 )
-from trivium.server.tables import CHAT, COMPLETIONS, DETOKENIZE, PIN, TOKENIZE, UNPIN
+from trivium.server.tables import (
+    CHAT,
+    COMPLETIONS,
+    DETOKENIZE,
+    LOAD_ADAPTER,
+    PIN,
+    TOKENIZE,
+    UNLOAD_ADAPTER,
+    UNPIN,
+)
 from trivium.server.timeline_shapes import RequestList, RequestTimeline
 
 if TYPE_CHECKING:
@@ -71,6 +80,8 @@ def openapi_document(programs: Iterable[Published] = ()) -> dict[str, Any]:
         "DetokenizeRequest": DETOKENIZE.schema(required=("tokens",)),
         "PinRequest": PIN.schema(),
         "UnpinRequest": UNPIN.schema(required=("pin_id",)),
+        "LoadAdapterRequest": LOAD_ADAPTER.schema(required=("lora_name", "lora_path")),
+        "UnloadAdapterRequest": UNLOAD_ADAPTER.schema(required=("lora_name",)),
         "ProgramRequest": PROGRAM_RUN.schema(required=("program",)),
         "PublishedProgramRequest": PUBLISHED_RUN.schema(),
         "PublishRequest": PUBLISH.schema(required=("program",)),
@@ -115,6 +126,10 @@ def _paths() -> dict[str, dict[str, Any]]:
         "/v1/cache/check": _get("Derive anew who owns every page of KV memory; list the differences", None),
         "/v1/cache/events": _events("Follow what the prefix cache comes to hold and loses; needs --kv-events"),
         "/v1/cache/flush": {"post": {"summary": "Forget unused cached prefixes", "responses": _responses(None)}},
+        "/v1/load_lora_adapter": _post_for_text(
+            "Load a LoRA adapter from a folder below --lora-root", "LoadAdapterRequest"
+        ),
+        "/v1/unload_lora_adapter": _post_for_text("Unload a LoRA adapter", "UnloadAdapterRequest"),
         "/v1/config/reload": {
             "post": {"summary": "Read the options again, as SIGHUP does", "responses": _responses("Changes")}
         },
@@ -193,6 +208,12 @@ def _events(summary: str) -> dict[str, Any]:
 def _post(summary: str, request: str, answer: str | None, *, streams: bool = False) -> dict[str, Any]:
     body = {"required": True, "content": {"application/json": {"schema": {"$ref": _REF.format(name=request)}}}}
     return {"post": {"summary": summary, "requestBody": body, "responses": _responses(answer, streams=streams)}}
+
+
+def _post_for_text(summary: str, request: str) -> dict[str, Any]:
+    operations = _post(summary, request, "ErrorAnswer")
+    operations["post"]["responses"]["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
+    return operations
 
 
 def _responses(answer: str | None, *, streams: bool = False) -> dict[str, Any]:

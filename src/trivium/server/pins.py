@@ -23,6 +23,7 @@ from trivium.server.generate import check_end
 
 if TYPE_CHECKING:
     from trivium.base.clock import Clock
+    from trivium.engine.adapters import AdapterRecord
     from trivium.server.ports import EnginePort
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,8 @@ class KeptPin:
     pin_id: str
     ids: Sequence[int]
     cache_salt: str
+    adapter: AdapterRecord | None = None
+    """The loading that computes it."""
     expires_s: float | None
     """On the server's clock; `None` means never."""
 
@@ -58,8 +61,12 @@ class KeptPins:
         self._restoring: asyncio.Task[None] | None = None
         engine.watch_starts(self._engine_started)
 
-    async def pin(self, ids: Sequence[int], cache_salt: str, ttl_s: float | None) -> tuple[str, int]:
+    async def pin(
+        self, ids: Sequence[int], cache_salt: str, ttl_s: float | None, *, adapter: str | None = None
+    ) -> tuple[str, int]:
         """Compute a prompt unless it is cached, and keep it; returns the pin's id, and how many tokens are kept.
+
+        One of an adapter that is unloaded, or loaded anew, is not made again in a later engine.
 
         Raises:
             InvalidParameterError: The prompt has no whole page, or is more than all pins may hold.
@@ -67,7 +74,10 @@ class KeptPins:
             TriviumError: The prompt cannot be computed.
         """
         expires_s = None if ttl_s is None else self._clock.now_s() + ttl_s
-        wanted = KeptPin(pin_id=f"pin-{uuid.uuid4().hex}", ids=ids, cache_salt=cache_salt, expires_s=expires_s)
+        record = self._engine.adapters.find(adapter)
+        wanted = KeptPin(
+            pin_id=f"pin-{uuid.uuid4().hex}", ids=ids, cache_salt=cache_salt, expires_s=expires_s, adapter=record
+        )
         epoch = self._engine.status().epoch
         answer = await self._make(wanted)
         if "refused" in answer:
@@ -131,16 +141,25 @@ class KeptPins:
         """Run a prompt, drawing nothing, and pin it; what is cached of it costs nothing."""
         params = SamplingParams(max_tokens=0, temperature=0)
         computing = self._engine.submit(
-            pin.ids, params, request_id=f"{pin.pin_id}-{uuid.uuid4().hex[:8]}", cache_salt=pin.cache_salt
+            pin.ids,
+            params,
+            request_id=f"{pin.pin_id}-{uuid.uuid4().hex[:8]}",
+            cache_salt=pin.cache_salt,
+            adapter=None if pin.adapter is None else pin.adapter.name,
         )
         async for delta in computing:
             check_end(delta)
         left_s = None if pin.expires_s is None else max(pin.expires_s - self._clock.now_s(), 0.0)
         asked = {"pin_id": pin.pin_id, "prompt_ids": list(pin.ids), "cache_salt": pin.cache_salt, "ttl_s": left_s}
+        if pin.adapter is not None:
+            asked |= {"adapter": pin.adapter.name, "adapter_generation": pin.adapter.generation}
         return await self._engine.call("pin", asked)
 
     def _has_gone(self, pin: KeptPin) -> bool:
-        return pin.pin_id not in self._pins or self._has_expired(pin)
+        return pin.pin_id not in self._pins or self._has_expired(pin) or not self._has_adapter(pin)
+
+    def _has_adapter(self, pin: KeptPin) -> bool:
+        return pin.adapter is None or pin.adapter in self._engine.adapters
 
     def _has_expired(self, pin: KeptPin) -> bool:
         return pin.expires_s is not None and self._clock.now_s() >= pin.expires_s

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from trivium import __version__
 from trivium.base.errors import ConfigError, InvalidParameterError
+from trivium.engine.adapters import AdapterRecord
 from trivium.server.body import read_json_object
 from trivium.server.chat_prompt import chat_prompt
 from trivium.server.errors import BadConfigError
@@ -33,12 +34,15 @@ class PlainRoutes:
     async def models(self, _: Request) -> Response:
         """List the names that `model` may have."""
         self._service.check_ready()
-        return _json(ModelList(data=[self._card(name) for name in self._service.served.names]))
+        cards = [self._card(name) for name in self._service.served.names]
+        return _json(ModelList(data=[*cards, *map(self._adapter_card, self._service.engine.adapters)]))
 
     async def model(self, request: Request) -> Response:
         """Describe one of them."""
         self._service.check_ready()
-        return _json(self._card(self._service.served.check_name(request.path_params["model_id"])))
+        chosen = self._service.choose_model(request.path_params["model_id"])
+        adapter = self._service.engine.adapters.find(chosen.adapter)
+        return _json(self._card(chosen.name) if adapter is None else self._adapter_card(adapter))
 
     async def tokenize(self, request: Request) -> Response:
         """Turn a text, or a conversation, into token ids."""
@@ -46,7 +50,7 @@ class PlainRoutes:
         body = await read_json_object(request.scope, request.receive, max_bytes=service.options.max_body_bytes)
         values = TOKENIZE.read(body)
         if "model" in values:
-            service.served.check_name(values["model"])
+            service.choose_model(values["model"])
         if ("prompt" in values) == ("messages" in values):
             raise InvalidParameterError("give either prompt or messages", param="prompt")
         if "messages" in values:
@@ -63,7 +67,7 @@ class PlainRoutes:
         body = await read_json_object(request.scope, request.receive, max_bytes=service.options.max_body_bytes)
         values = DETOKENIZE.read(body)
         if "model" in values:
-            service.served.check_name(values["model"])
+            service.choose_model(values["model"])
         ids = list(values.get("tokens", ()))
         check_prompt_ids("tokens", ids, service.vocab_size)
         return _json(Text(service.tokenizer.decode(ids, skip_special_tokens=False)))
@@ -108,6 +112,24 @@ class PlainRoutes:
             root=served.name,
             max_model_len=self._service.context_len,
             details=details,
+        )
+
+    def _adapter_card(self, record: AdapterRecord) -> ModelCard:
+        """Describe an adapter, with its folder as `root` and the model as `parent`, as vLLM does."""
+        served = self._service.served
+        return ModelCard(
+            id=record.name,
+            created=served.created,
+            root=record.path,
+            parent=served.name,
+            max_model_len=self._service.context_len,
+            details={
+                "rank": record.rank,
+                "bytes": record.num_bytes,
+                "generation": record.generation,
+                "base_model": record.base_model,
+                "load_seconds": record.load_seconds,
+            },
         )
 
 

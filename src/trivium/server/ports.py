@@ -6,12 +6,13 @@ fit. Nothing here knows HTTP.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from trivium.config.program_share import ProgramShare
 from trivium.config.sampling import SamplingParams
+from trivium.engine.adapters import AdapterRecord
 from trivium.engine.messages import AnswerReport, CacheNews, Delta
 
 
@@ -54,8 +55,51 @@ class StatusPort(Protocol):
         ...
 
 
+class AdaptersPort(Protocol):
+    """The adapters of an engine, by name; `engine.served_adapters.ServedAdapters` fits."""
+
+    def __iter__(self) -> Iterator[AdapterRecord]:
+        """Those that requests may name, oldest first."""
+        ...
+
+    def __contains__(self, name: object) -> bool:
+        """Whether an adapter has that name."""
+        ...
+
+    def find(self, name: str | None) -> AdapterRecord | None:
+        """Return what a name means; nothing for none.
+
+        Raises:
+            ModelNotFoundError: No adapter has it.
+        """
+        ...
+
+    async def load(self, name: str, path: str, *, taken: Collection[str] = (), in_place: bool = False) -> AdapterRecord:
+        """Load an adapter while requests run.
+
+        Raises:
+            RequestError: The name is taken, or the adapter cannot be read or does not fit.
+            CapacityError: There is not enough memory.
+            EngineDeadError: There is no engine.
+        """
+        ...
+
+    async def unload(self, name: str) -> AdapterRecord:
+        """Let a name mean nothing; requests that began with the adapter go on.
+
+        Raises:
+            ModelNotFoundError: No adapter has it.
+        """
+        ...
+
+
 class EnginePort(Protocol):
     """The engine as its client sees it; all methods belong to one event loop."""
+
+    @property
+    def adapters(self) -> AdaptersPort:
+        """What requests may name beside the model."""
+        ...
 
     def status(self) -> StatusPort:
         """Read the condition; never waits."""
@@ -72,16 +116,17 @@ class EnginePort(Protocol):
         tenant: str = "",
         program: ProgramShare | None = None,
         deadline_s: float | None = None,
+        adapter: str | None = None,
         on_news: Callable[[Delta], bool] | None = None,
     ) -> AsyncIterator[Delta]:
         """Run a request and yield the news of its choices until all have a `finish_reason`.
 
         The first delta, empty, says that the request was accepted. Closing the iteration early aborts the request.
-        `on_news` may be offered what comes while the reader waits, unless it ends a choice; what it takes is not
-        yielded.
+        `adapter` names one of `adapters`. `on_news` may be offered what comes while the reader waits, unless it ends a
+        choice; what it takes is not yielded.
 
         Raises:
-            RequestError: The engine refused the request (at the first `anext`).
+            RequestError: The engine refused the request (at the first `anext`), or no adapter has that name (at once).
             CapacityError: The queue is full (at the first `anext`).
             EngineDeadError: The engine died; at any `anext`.
         """

@@ -79,7 +79,7 @@ class ProgramRoutes:
         service, visit = self._service, visit_of(scope)
         service.check_ready()
         if "model" in values:
-            service.served.check_name(values["model"])
+            service.served.choose(values["model"])
         is_stream = values.get("stream", False)
         tools = foresight.tools(program)
         if tools and not is_stream:

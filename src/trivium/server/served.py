@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from trivium.base.errors import InvalidParameterError, ModelNotFoundError
 from trivium.config.model import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """What the `model` of a request means."""
+
+    name: str
+    """The name that the client used."""
+    adapter: str | None = None
+    """That name, where it is an adapter's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,18 +45,24 @@ class ServedModel:
         """All names, the first one first, each once."""
         return tuple(dict.fromkeys((self.name, *self.aliases)))
 
-    def check_name(self, name: object) -> str:
-        """Return `name` if it is one of ours.
+    def choose(self, name: object, adapters: Collection[str] = ()) -> ModelChoice:
+        """Return what a name means.
+
+        Args:
+            name: What a request has as its `model`.
+            adapters: Names of the adapters.
 
         Raises:
             InvalidParameterError: It is missing or no text.
-            ModelNotFoundError: No model of that name is served.
+            ModelNotFoundError: Neither model nor adapter of that name is served.
         """
         if name is None:
             raise InvalidParameterError("model is missing; it must be a text", param="model")
         if not isinstance(name, str):
             raise InvalidParameterError(f"model is {str(name)[:80]}; it must be a text", param="model")
-        if name not in self.names:
-            known = ", ".join(self.names)
-            raise ModelNotFoundError(f"The model '{name[:200]}' does not exist; served here: {known}", param="model")
-        return name
+        if name in self.names:
+            return ModelChoice(name)
+        if name in adapters:
+            return ModelChoice(name, adapter=name)
+        known = ", ".join((*self.names, *adapters))
+        raise ModelNotFoundError(f"The model '{name[:200]}' does not exist; served here: {known}", param="model")

@@ -21,7 +21,7 @@ from trivium.server.pins import KeptPins
 from trivium.server.ports import ChatTemplatePort, EnginePort, TokenizerPort
 from trivium.server.program_store import ProgramStore
 from trivium.server.request_log import RequestLog, RequestRecord
-from trivium.server.served import ServedModel
+from trivium.server.served import ModelChoice, ServedModel
 from trivium.server.shapes import Changes
 from trivium.server.telemetry import Telemetry
 from trivium.server.token_texts import TokenTexts
@@ -108,6 +108,15 @@ class Service:
     def vocab_size(self) -> int:
         """Number of token ids that a request may name."""
         return self.served.config.vocab_size
+
+    def choose_model(self, name: object) -> ModelChoice:
+        """Return what a request's `model` means: the model, or one of its adapters.
+
+        Raises:
+            InvalidParameterError: It is missing or no text.
+            ModelNotFoundError: Nothing of that name is served.
+        """
+        return self.served.choose(name, [record.name for record in self.engine.adapters])
 
     def why_not_ready(self) -> str | None:
         """Return why no answer can be given now, or `None` when one can."""

@@ -60,7 +60,7 @@ async def parse(service: Service, body: Mapping[str, Any]) -> Job:
         RequestError: A field is refused, or the prompt does not fit.
     """
     values = GENERATE.read(body)
-    model = service.served.check_name(values.get("model", service.served.name))
+    model = service.choose_model(values.get("model", service.served.name))
     _check_needs(values)
     entries, is_list = _entries(values)
     field = "text" if "text" in values else "input_ids"

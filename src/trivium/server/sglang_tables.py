@@ -48,7 +48,7 @@ def _sampling_params(name: str, value: Any) -> list[dict[str, Any]]:
 
 
 _SAMPLING_SCHEMA = GENERATE_SAMPLING.schema()
-_NO_ADAPTER = "adapters cannot be loaded yet"
+_NO_ADAPTER = "model names the adapter"
 _NO_MEDIA = "models take text only"
 _ONE_ENGINE = "there is one engine"
 

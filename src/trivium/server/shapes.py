@@ -151,14 +151,14 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
 
 
 class ModelCard(msgspec.Struct, kw_only=True):
-    """A served model."""
+    """A served model, or one of its adapters."""
 
     id: str
     object: str = "model"
     created: int
     owned_by: str = "trivium"
     root: str
-    parent: None = None
+    parent: str | None = None
     max_model_len: int
     details: dict[str, Any]
 

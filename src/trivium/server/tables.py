@@ -166,9 +166,9 @@ _UNSUPPORTED: Mapping[str, Unsupported] = {
     "vllm_xargs": Unsupported(({},)),
     "mm_processor_kwargs": Unsupported(({},)),
     "prompt_embeds": Unsupported(),
-    "lora": Unsupported(hint="adapters cannot be loaded yet"),
-    "lora_path": Unsupported(hint="adapters cannot be loaded yet"),
-    "adapter": Unsupported(hint="adapters cannot be loaded yet"),
+    "lora": Unsupported(hint="model names the adapter"),
+    "lora_path": Unsupported(hint="model names the adapter"),
+    "adapter": Unsupported(hint="model names the adapter"),
     "session_params": Unsupported(),
     "return_hidden_states": Unsupported(_OFF),
     "mirostat": Unsupported(_ZERO),
@@ -253,5 +253,21 @@ PIN = FieldTable(
 UNPIN = FieldTable(
     honoured={"pin_id": text("What /v1/cache/pin answered.", max_chars=256, is_empty_allowed=False)},
     bookkeeping={},
+    unsupported={},
+)
+
+LOAD_ADAPTER = FieldTable(
+    honoured={
+        "lora_name": text("Name that requests give as their model.", max_chars=1000),
+        "lora_path": text("Folder that peft wrote, below --lora-root; absolute, or relative to it.", max_chars=4096),
+        "load_inplace": flag("Replace an adapter of the same name; its requests go on with what they began with."),
+    },
+    bookkeeping={"lora_int_id": "Number by which other servers know an adapter; here names do."},
+    unsupported={"is_3d_lora_weight": Unsupported(_OFF), "base_model_name": Unsupported(hint="there is one base")},
+)
+
+UNLOAD_ADAPTER = FieldTable(
+    honoured={"lora_name": text("Name of the adapter.", max_chars=1000)},
+    bookkeeping={"lora_int_id": "Number by which other servers know an adapter; here names do."},
     unsupported={},
 )

@@ -44,7 +44,7 @@ class MappedFile:
                     raise CheckpointError(f"{path}: the file is empty (0 bytes)")
                 if is_copied:
                     self._mapping: mmap.mmap | None = mmap.mmap(-1, self.size)
-                    if file.readinto(self._mapping) != self.size:  # type: ignore[attr-defined]
+                    if file.readinto(self._mapping) != self.size:
                         raise CheckpointError(f"{path}: the file was cut short while it was read")
                 else:
                     self._mapping = mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_READ)

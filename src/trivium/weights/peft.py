@@ -117,7 +117,7 @@ def _read(file: MappedFile, peft: PeftConfig, modules: _Modules, max_rank: int, 
             raise _too_high(peft, rank, max_rank)
         products.update(_of_module(file.path, modules, module, (a, b), rank, peft.scale_of(full_name)))
     digest = hashlib.sha256(content)
-    digest.update(file.bytes(0, file.size))
+    digest.update(file.buffer)
     return PeftAdapter(
         products=products,
         rank=max(len(each.a) for each in products.values()),

@@ -42,6 +42,8 @@ TEXTS = {
     "host_cache": "2GiB",
     "grammar_cache_memory": "64MiB",
     "disk_cache": "/var/kv:20",
+    "lora": "sql=/srv/lora/sql,poet=/srv/lora/poet",
+    "lora_root": "/usr",
     "device": "cpu",
     "tenant_weight": "a=2",
 }
