@@ -12,8 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
+import trivium.lang as sgl
 from support.server_process import ServerProcess
 from support.tiny_engine import tiny_model
+from trivium.base.errors import RemoteError
 
 ADMIN = {"authorization": "Bearer boss-admin-key"}
 LIMIT_S = 30
@@ -342,3 +344,22 @@ def test_only_whose_run_it_is_may_resume_or_end_it() -> None:
         refused = own.put("/v1/programs/greet", json={"program": program("hi")}, headers=ADMIN)
         assert refused.status_code == 409
         assert "--programs-dir" in error_of(refused)["message"]
+
+
+def test_a_trace_publishes_itself(client: httpx.Client) -> None:
+    @sgl.function
+    def hail(s: Any, who: str) -> None:
+        s += "hail " + who + sgl.gen("x", max_tokens=2)
+
+    trace = hail.trace()
+    assert trace.publish(str(client.base_url), admin_key="boss-admin-key") == 1
+    assert trace.publish(str(client.base_url), admin_key="boss-admin-key") == 1
+    answer = client.post("/v1/programs/hail", json={"arguments": {"who": "Ada"}}).json()
+    assert answer["text"].startswith("hail Ada")
+    for url, key, told in (
+        (str(client.base_url), "wrong-key", "401"),
+        ("http://127.0.0.1:1", "any-key", "127.0.0.1:1"),
+    ):
+        with pytest.raises(RemoteError, match=told):
+            trace.publish(url, admin_key=key)
+    assert client.delete("/v1/programs/hail", headers=ADMIN).status_code == 200
