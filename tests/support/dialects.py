@@ -15,7 +15,7 @@ from trivium.grammar.literals import GEMMA, Literals
 from trivium.grammar.parameters import Parameters
 from trivium.grammar.part_reader import PartReader
 from trivium.grammar.parts import OutputPart, join_parts
-from trivium.grammar.pieces import Blank, Envelope, Json, Mark, Name, Number, Piece
+from trivium.grammar.pieces import Blank, Envelope, Json, Label, Mark, Name, Number, Piece
 from trivium.tokens.gguf_vocab import build_tokenizer
 from trivium.tokens.tokenizer import Tokenizer
 
@@ -63,6 +63,8 @@ def _piece(piece: Piece, call: Call, index: int) -> str:
         return json.dumps({piece.name_key: call.name, piece.arguments_key: call.arguments})
     if isinstance(piece, (Mark, Blank)):
         return piece.text
+    if isinstance(piece, Label):
+        return f"{piece.mark}{index:09}" if index % 2 else ""
     return {Name: call.name, Number: str(index), Json: json.dumps(call.arguments)}[type(piece)]
 
 

@@ -93,6 +93,8 @@ def check_schema(name: str, schema: Any, *, param: str | None = None) -> None:
     """
     if not isinstance(schema, (Mapping, bool)):
         raise _bad(name, _short(schema), "a JSON Schema, which is an object, true or false", param)
+    if _is_surely_too_long(schema):  # found out without writing it: megabytes would hold up the streams of others
+        raise _bad(name, f"a text of more than {MAX_BYTES} bytes", f"at most {MAX_BYTES} bytes", param)
     if _depth_of(schema) > MAX_DEPTH:
         raise _bad(name, "a schema nested more deeply", f"nested at most {MAX_DEPTH} deep", param)
     try:
@@ -113,6 +115,22 @@ def _check_structural_tag(value: Any) -> None:
     if _depth_of(root) > MAX_DEPTH:
         raise _bad("structural_tag", "nested more deeply", f"nested at most {MAX_DEPTH} deep")
     _check_text("structural_tag", json_library.dumps(root))
+
+
+def _is_surely_too_long(value: Any) -> bool:
+    """Return whether a document has more letters than `MAX_BYTES`, of which it looks at no more."""
+    left, open_values = MAX_BYTES, [value]
+    while open_values and left >= 0:
+        each = open_values.pop()
+        left -= 2  # a value has a letter, and something behind it
+        if isinstance(each, str):
+            left -= len(each)
+        elif isinstance(each, Mapping):
+            left -= sum(len(name) + 3 for name in each if isinstance(name, str))
+            open_values.extend(each.values())
+        elif isinstance(each, (list, tuple)):
+            open_values.extend(each)
+    return left < 0
 
 
 def _depth_of(value: Any) -> int:

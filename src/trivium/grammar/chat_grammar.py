@@ -24,7 +24,7 @@ from trivium.grammar.argument_grammar import ArgumentGrammar
 from trivium.grammar.constraint import ChatConstraint
 from trivium.grammar.dialects import Dialect, Form, dialect_of
 from trivium.grammar.lark import Rules
-from trivium.grammar.pieces import Blank, Mark, Name, Number, Piece
+from trivium.grammar.pieces import Blank, Label, Mark, Name, Number, Piece
 
 _NOT_BARE = r"/(?s:\s*([^\s\[{].*)?)/"
 """Text that begins no call of a bare form."""
@@ -174,6 +174,8 @@ class _ChatGrammar:
             return self._rules.written(piece.text)
         if isinstance(piece, Number):
             return "/[0-9]{1,3}/"
+        if isinstance(piece, Label):
+            return ""
         if tool is None:
             raise TypeError(piece)
         if isinstance(piece, Name):

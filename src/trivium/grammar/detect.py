@@ -100,6 +100,7 @@ _CALL_MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("hunyuan_a13b", ("<tool_calls>", "<think>")),
     ("jamba", ("<tool_calls>",)),
     ("pythonic", ("[func_name1(",)),
+    ("xlam", ("xLAM team", "JSON array")),
     ("llama3_json", ("<|start_header_id|>", '"parameters"')),
 )
 _REASONING_MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (

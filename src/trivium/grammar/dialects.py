@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from trivium.base.errors import InternalError
 from trivium.grammar.literals import GEMMA, PYTHON, Literals
 from trivium.grammar.parameters import Parameters
-from trivium.grammar.pieces import Blank, Envelope, Json, Mark, Name, Number, Piece
+from trivium.grammar.pieces import Blank, Envelope, Json, Label, Mark, Name, Number, Piece
 
 Pieces = tuple[Piece, ...]
 
@@ -256,7 +256,16 @@ DIALECTS: Mapping[str, Dialect] = {
     ),
     "mistral": Dialect(
         calls=(
-            Form(call=(Mark("[TOOL_CALLS]"), GAP, Name(), Mark("[ARGS]", is_optional=True), Json())),
+            Form(
+                call=(
+                    Mark("[TOOL_CALLS]"),
+                    GAP,
+                    Name(),
+                    Label("[CALL_ID]"),
+                    Mark("[ARGS]", is_optional=True),
+                    Json(),
+                )
+            ),
             _listed((Mark("[TOOL_CALLS]"), GAP)),
         ),
         reasoning=Reasoning(begin="[THINK]", end="[/THINK]"),

@@ -131,6 +131,7 @@ class Vocabulary:
         )
         mask = np.empty(self.mask_words, np.uint32)
         try:
+            grammar.settle()
             start = grammar.start()
             start.fill(mask)
             _look_ahead(start)

@@ -165,6 +165,32 @@ class Number(LetterByLetter):
         return Step(Did.BEFORE, rest=letter) if state else FAILED
 
 
+@dataclass(frozen=True, slots=True)
+class Label(LetterByLetter):
+    """An id that some models make up for a call, behind a mark; it may be left out, is not looked at, nor written."""
+
+    mark: str
+
+    @property
+    def start(self) -> int:
+        """Letters read."""
+        return 0
+
+    def accepts(self, letter: str) -> bool:
+        """Return whether it begins with this letter."""
+        return self.mark[0] == letter
+
+    def step(self, state: int, letter: str, types: Types) -> Step:
+        """Read one letter."""
+        if state < len(self.mark):
+            if letter == self.mark[state]:
+                return Step(Did.READ, state + 1)
+            return Step(Did.BEFORE, rest=self.mark[:state] + letter)
+        if letter in NAME_LETTERS:
+            return Step(Did.READ, state + 1)
+        return Step(Did.BEFORE, rest=letter) if state > len(self.mark) else FAILED
+
+
 class Scan(NamedTuple):
     """Where a JSON value that is being passed through stands."""
 

@@ -30,6 +30,7 @@ SPOKEN = [
     ("<seed:tool_call><function=f><seed:think>", "seed_oss", "seed_oss"),
     ("<|start_of_role|><|tool_call|>", "granite", None),
     ("functools[{}]", "phi4_mini_json", None),
+    ("developed by Salesforce xLAM team. make calls in a single JSON array", "xlam", None),
     ("<|im_start|>user", None, None),
     ("", None, None),
 ]

@@ -111,3 +111,16 @@ def test_a_grammar_takes_more_as_its_lexer_grows() -> None:
     assert small.num_bytes == before
     small.note_mask(0.1)
     assert small.num_bytes > before + 1_000_000
+
+
+def test_what_all_answers_begin_with_is_settled_once() -> None:
+    grammar = compiled(regex="abc(d|e)")
+    first, second = grammar.start(), grammar.start()
+    assert first._settled_at == second._settled_at == 0  # nothing is left to find out
+    assert first.forced() == spell("abc")
+    read(first, list(first.forced()))
+    assert not first.forced()
+    assert second.forced() == spell("abc")
+    first.roll_back(len(spell("abc")))
+    assert first.forced() == spell("abc")
+    assert compiled(regex="[ab]").start().forced() == ()

@@ -82,6 +82,12 @@ def test_the_older_list_of_mistral() -> None:
     assert say(text, "mistral") == [*F, *G]
 
 
+def test_ids_that_mistral_makes_up_are_passed_over() -> None:
+    text = '[TOOL_CALLS]f[CALL_ID]a1b2c3d4e[ARGS]{"n": 1}[TOOL_CALLS]g[CALL_ID]f6G7h8I9j[ARGS]{}'
+    assert say(text, "mistral") == [*F, *G]
+    assert say("[TOOL_CALLS]f[CALL_ID][ARGS]{}", "mistral") == [("content", "[TOOL_CALLS]f[CALL_ID][ARGS]{}")]
+
+
 def test_messages_with_headers() -> None:
     text = (
         "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary<|message|>Wait.<|end|>"

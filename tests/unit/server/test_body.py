@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from trivium.server import body as body_module
 from trivium.server.body import parse_json_object, read_json_object
 from trivium.server.errors import BadBodyError, BodyTimeoutError, BodyTooLargeError, ClientGoneError, MediaTypeError
 
@@ -169,3 +172,24 @@ async def test_a_slow_body_is_taken_as_long_as_it_goes_on() -> None:
 
     channel = Dripping([*[chunk(b" ")] * 5, chunk(b"{}", more=False)])
     assert await read_json_object(scope(), channel, max_bytes=100, idle_s=0.1) == {}
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+async def test_a_long_body_is_parsed_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch, is_long: bool) -> None:
+    threads: list[int] = []
+
+    def noting(body: bytes) -> dict[str, Any]:
+        threads.append(threading.get_ident())
+        return parse_json_object(body)
+
+    monkeypatch.setattr(body_module, "parse_json_object", noting)
+    text = "x" * (body_module.MAX_BYTES_AT_ONCE if is_long else 10)
+    sent = Channel([chunk(json.dumps({"prompt": text}).encode(), more=False)])
+    assert await read_json_object(scope(), sent, max_bytes=1 << 20) == {"prompt": text}
+    assert (threads == [threading.get_ident()]) is not is_long
+
+
+async def test_what_is_wrong_with_a_long_body_is_told_all_the_same() -> None:
+    sent = Channel([chunk(b'{"prompt": NaN, "a": "' + b"x" * body_module.MAX_BYTES_AT_ONCE + b'"}', more=False)])
+    with pytest.raises(BadBodyError, match="prompt: NaN is no JSON number"):
+        await read_json_object(scope(), sent, max_bytes=1 << 20)
