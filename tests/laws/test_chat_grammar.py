@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from support.dialects import calls_of, marked_tokenizer, read, text_of
@@ -112,6 +112,22 @@ def check_calls(parts: list[Any], tools: tuple[Tool, ...], text: str) -> int:
     return len(said)
 
 
+NO_ARGUMENTS = Tool(
+    name="do_it.0",
+    parameters={"type": "object", "properties": {}, "required": [], "additionalProperties": False},
+    strict=True,
+)
+
+
+@example(  # reasoning that held another end of a message
+    name="openai_gptoss",
+    tools=(NO_ARGUMENTS,),
+    thinks=None,
+    with_marks=False,
+    is_parallel=False,
+    is_open=False,
+    seed=3079,
+)
 @settings(deadline=None)
 @given(
     name=st.sampled_from(TOOL_NAMES),

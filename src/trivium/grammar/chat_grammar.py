@@ -206,7 +206,8 @@ class _ChatGrammar:
             ways.append(self._rules.named("calls", "\n  | ".join(calls)))
         if self._chat.tool_choice != "required" or not tools:
             ways.append(f"{self._rules.written(f'{header}final{message}')} {self._content_rule()}")
-        span = self._rules.until(channels.ends[0])
+        end, *other_ends = channels.ends
+        span = self._rules.until(end, others=other_ends, excludes=channels.begin)
         opened = self._rules.written(f"{header}{channels.reasoning}{message}")
         follows = self._rules.written(f"{channels.begin[0]}assistant")
         body = f"({' | '.join(ways)})"
