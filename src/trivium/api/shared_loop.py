@@ -14,11 +14,12 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from trivium.api.lora import name_and_path
@@ -200,10 +201,16 @@ class SharedLoop:
                 self._inboxes.pop(request_id, None)
             inbox.news = [news for news in inbox.news if news.request_id not in request_ids]
 
-    def call(self, name: str) -> dict[str, object]:
+    def compile_ahead(self, params: SamplingParams) -> None:
+        """Begin to compile the constraint that a request will have; never waits."""
+        compiling = self._open_loop().compiling
+        if compiling is not None:
+            compiling.expect(params)
+
+    def call(self, name: str, arguments: Mapping[str, object] = MappingProxyType({})) -> dict[str, object]:
         """Do one of the named calls of `EngineLoop.call`, which are not requests."""
         with self._turn() as loop:
-            answer = loop.call(name)
+            answer = loop.call(name, arguments)
         return answer.result() if isinstance(answer, Future) else answer
 
     def leave(self, inbox: Inbox) -> None:

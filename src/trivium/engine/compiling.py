@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,6 +26,7 @@ from trivium.grammar.constraint import constraint_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from trivium.config.sampling import SamplingParams
     from trivium.engine.admit import Answer
     from trivium.engine.messages import Submit
     from trivium.grammar.compiler import GrammarCompiler
@@ -128,6 +130,13 @@ class Compiling:
             raise InternalError(f"{message.request_id} has no constraint to compile")
         grammar = self._compiler.submit(wanted, message.request_id)
         self._waiting[message.request_id] = _Waiting(message, answers, wanted, grammar, now_s)
+
+    def expect(self, params: SamplingParams) -> None:
+        """Have the constraint of a request compiled that has not come yet, from any thread, unless too many wait."""
+        wanted = constraint_of(params)
+        if wanted is not None:
+            with suppress(CapacityError):
+                self._compiler.submit(wanted)
 
     def drop(self, request_ids: Iterable[str]) -> None:
         """Forget requests; grammars that only they wait for are not compiled, unless they are under way."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,8 @@ class Batch:
 
     begin: Callable[[], ProgramState]
     call: Callable[[ProgramState, Sequence[Any], Mapping[str, Any]], None]
+    prepare: Callable[[], AbstractContextManager[None]]
+    """Returns what is held while it runs."""
     num_threads: int
     has_bar: bool
     returns_errors: bool
@@ -36,7 +38,7 @@ class Batch:
         Raises:
             ProgramError: One failed, and errors are not to be returned; all have been run.
         """
-        with progress_bar(len(items), is_wanted=self.has_bar) as advance:
+        with self.prepare(), progress_bar(len(items), is_wanted=self.has_bar) as advance:
             states = list(self._run(items, advance))
         if not self.returns_errors:
             raise_first([state.failure for state in states])
@@ -48,7 +50,7 @@ class Batch:
         Raises:
             ProgramError: The next one failed, and errors are not to be returned.
         """
-        with progress_bar(len(items), is_wanted=self.has_bar) as advance:
+        with self.prepare(), progress_bar(len(items), is_wanted=self.has_bar) as advance:
             for chunk in _chunks(items):
                 for state in self._run(chunk, advance):
                     if not self.returns_errors:

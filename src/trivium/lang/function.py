@@ -9,13 +9,15 @@ import inspect
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from trivium.base.errors import InvalidParameterError, ProgramError, UnsupportedFeatureError
+from trivium.base.errors import InvalidParameterError, ProgramError
 from trivium.lang.abstract import stop, tracing
 from trivium.lang.backends.choice import backend_of
 from trivium.lang.batch import Batch, raise_first
+from trivium.lang.effects import GlobalConfig, global_config
 from trivium.lang.flow import is_count
 from trivium.lang.program import Program
 from trivium.lang.sampling import MAX_NEW_TOKENS, Sampling
@@ -208,9 +210,11 @@ class SglFunction:
         )
         items = [_arguments(idx, item) for idx, item in enumerate(batch_kwargs)]
         backend = backend_of(backend)
+        effects = global_config.copy()
         run = Batch(
             begin=lambda: self._state(sampling, backend, timeout_s=timeout),
             call=self._call_apart,
+            prepare=lambda: self._prepared(backend, effects if len(items) > 1 else None),
             num_threads=_num_threads(num_threads, len(items)),
             has_bar=progress_bar,
             returns_errors=return_errors,
@@ -273,7 +277,12 @@ class SglFunction:
                 return await self.run_async(*item[0], **item[1], **options)
 
         items = [_arguments(idx, item) for idx, item in enumerate(batch_kwargs)]
-        states = await asyncio.gather(*map(one, items))
+        ready = self._prepared(options.get("backend"), global_config.copy() if len(items) > 1 else None)
+        await asyncio.to_thread(ready.__enter__)
+        try:
+            states = await asyncio.gather(*map(one, items))
+        finally:
+            await asyncio.to_thread(ready.__exit__, None, None, None)
         if not return_errors:
             raise_first([state.failure for state in states])
         return list(states)
@@ -298,15 +307,41 @@ class SglFunction:
 
         return trace_of(self, given, backend)
 
-    def cache(self, backend: Any = None) -> Any:
-        """Refuse: what a program's runs share is found in the prefix cache without asking.
+    def explain(self, backend: Any = None, **kwargs: Any) -> str:
+        """Tell what a trace finds, and where it ends.
+
+        That is the program as text, its static prefix, what is compiled ahead, what runs side by side, the most that a
+        run does, and the line from which on it cannot be traced, if there is one.
+
+        Args:
+            backend: What counts the prefix's tokens; `None` takes the default.
+            kwargs: Arguments that are given.
 
         Raises:
-            UnsupportedFeatureError: Always.
+            InvalidParameterError: There is no such parameter.
         """
-        raise UnsupportedFeatureError("cache is not supported; the prefix cache holds what runs of a program share")
+        return self._trace(kwargs).explain(backend)
+
+    def cache(self, backend: Any = None) -> None:
+        """Compute what all runs begin with, so that it is cached, and have constraints compiled; `run_batch` does so.
+
+        Args:
+            backend: What to do it on; `None` takes the default.
+
+        Raises:
+            ConfigError: There is no backend.
+        """
+        with self._prepared(backend, GlobalConfig()):
+            pass
 
     # -- parts
+
+    def _prepared(self, backend: Any, effects: GlobalConfig | None) -> AbstractContextManager[None]:
+        from trivium.lang.precache import prepared  # noqa: PLC0415  (it runs programs)
+
+        if effects is None:
+            return contextlib.nullcontext()
+        return prepared(lambda: self._trace({}).program, backend_of(backend), effects)
 
     def _state(
         self, sampling: Sampling, backend: Any, *, is_lazy: bool = True, timeout_s: float | None = None

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trivium.lang.promises import Variable
     from trivium.lang.strand import Strand
 
+_PREFILL = SamplingParams(max_tokens=0, temperature=0.0, seed=0)
 Perform = Callable[["Strand", Any, "Variable | None"], Awaitable[None]]
 
 
@@ -34,6 +35,9 @@ async def perform(strand: Strand, expr: nodes.Expr, variable: Variable | None, c
         await remotely.end_turn(strand)
     if isinstance(expr, nodes.ToolCall):
         await _tool(strand, expr, variable, context)
+    elif isinstance(expr, nodes.Gen | nodes.Select) and not strand.program.effects.enable_parallel_branches:
+        async with strand.program.turn:
+            await _PERFORM[type(expr)](strand, expr, variable)
     else:
         await _PERFORM[type(expr)](strand, expr, variable)
 
@@ -46,6 +50,8 @@ async def _constant(strand: Strand, expr: nodes.Constant, _: Variable | None) ->
         strand.say(expr.text)
     elif expr.text:
         strand.say(strand.roles.write(expr.text))
+    if not (strand.program.effects.enable_joined_constants or isinstance(strand.program.backend, RemoteBackend)):
+        await _answer(strand, strand.transcript.prompt_ids(), _PREFILL, is_told=False)
 
 
 async def _gen(strand: Strand, expr: nodes.Gen, variable: Variable | None) -> None:
@@ -57,6 +63,8 @@ async def _gen(strand: Strand, expr: nodes.Gen, variable: Variable | None) -> No
     params = sampling.params(None if form is None else form.constraint, () if form is None else form.stop)
     strand.open_for_model()
     prompt = strand.transcript.prompt_ids()
+    if params.temperature == 0 and params.seed is None:
+        params = replace(params, seed=0)  # none is drawn for it, so those of others do not depend on when it comes
     if expr.reasoning is not None:
         params = replace(params, chat_output=output_of(expr.reasoning, strand.transcript.text))
     output = await _answer(strand, prompt, params, variable)
@@ -184,6 +192,7 @@ async def _scope_end(strand: Strand, expr: nodes.ScopeEnd, variable: Variable | 
 
 
 async def _ask(strand: Strand, expr: nodes.Ask, _: Variable | None) -> None:
+    await strand.beside_done()
     settle(expr.answer, expr.read(strand))
 
 
@@ -193,6 +202,14 @@ async def _fork(strand: Strand, expr: nodes.Fork, _: Variable | None) -> None:
 
 
 async def _join(strand: Strand, expr: nodes.Join, _: Variable | None) -> None:
+    effects = strand.program.effects
+    if expr.appends_text or not (effects.enable_parallel_branches and all(each.is_pure for each in expr.children)):
+        await _gather(strand, expr)
+    else:
+        strand.do_beside(expr, _gather(strand, expr))
+
+
+async def _gather(strand: Strand, expr: nodes.Join) -> None:
     waits = [
         asyncio.wrap_future(child.ask(lambda own: own.transcript.text[own.inherited_len :])) for child in expr.children
     ]

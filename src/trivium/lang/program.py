@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import traceback
 import uuid
@@ -12,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from trivium.base.errors import ProgramError
 from trivium.config.program_share import ProgramShare
+from trivium.lang.effects import GlobalConfig, global_config
 from trivium.lang.expressions import Gen
 from trivium.lang.sampling import Sampling
 
 if TYPE_CHECKING:
+    from trivium.config.structured import StructuredOutputs
     from trivium.lang.backends import Backend
     from trivium.lang.expressions import Expr
     from trivium.lang.promises import Variable
@@ -34,6 +37,10 @@ class Program:
     """Tokens that a remote model writes ahead, so that later primitives need no call of their own."""
     is_lazy: bool = True
     """Whether appending returns before the work is done."""
+    effects: GlobalConfig = field(default_factory=global_config.copy)
+    """What is done besides what it says."""
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by whoever asks the model, where a run asks for one answer at a time."""
     strands: dict[Strand, None] = field(default_factory=dict)
     """Those that are not over, in the order of their making."""
     on_variable: Callable[[Strand, Variable], None] | None = None
@@ -73,6 +80,12 @@ class Program:
             is_over = was_there and not self.strands
         if is_over:
             self.backend.end_program(self.program_id)
+
+    def expect_constraint(self, constraint: StructuredOutputs) -> None:
+        """Have a constraint compiled that a `gen` of this run will need, if the backend compiles."""
+        expect = getattr(self.backend, "compile_ahead", None)
+        if expect is not None:
+            expect(constraint)
 
     def end(self) -> None:
         """Take nothing more; what was appended is still done."""

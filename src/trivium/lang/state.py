@@ -165,10 +165,10 @@ class ProgramState(Flow):
     def error(self) -> ProgramError | None:
         """Wait until everything that was appended is done, and return what failed, or `None`."""
         try:
-            self.sync()
+            found: ProgramError | None = self._wait(self._strand.ask(lambda own: own.error))
         except ProgramError as error:
             return error
-        return None
+        return found
 
     def get_var(self, name: str) -> Any:
         """Return a variable's value, once it is there.

@@ -15,7 +15,7 @@ import asyncio
 import contextvars
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
 from threading import Lock
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from trivium.base.errors import DeadlineExceededError, InvalidParameterError, ProgramError
 from trivium.lang.driver import driver
-from trivium.lang.expressions import Ask, Expr, Fork, Join, ScopeBegin, ScopeEnd, leaves
+from trivium.lang.expressions import Ask, Expr, Fork, Gen, Join, ScopeBegin, ScopeEnd, ToolCall, leaves
 from trivium.lang.perform import perform
 from trivium.lang.promises import Feed, Variable, settle
 from trivium.lang.remotely import Turn
@@ -70,6 +70,10 @@ class Strand:
         self.error: ProgramError | None = None
         self.ret_value: Any = None
         """What the author's function returned."""
+        self.is_pure = True
+        """Whether what was appended does the same in any order: no tool, no fork, no draw that is not repeatable."""
+        self._beside: set[asyncio.Task[None]] = set()
+        """Joins that are not waited for."""
         self._lock = Lock()
         self._tasks: deque[_Task] = deque()
         self._opened: list[Variable] = []
@@ -101,6 +105,7 @@ class Strand:
             if self._is_ended and not isinstance(expr, Ask):
                 raise InvalidParameterError("the program has ended, so nothing can be appended to its state")
             for leaf in leaves(expr):
+                self._foresee(leaf)
                 self._take(_Task(leaf, self._promise(leaf), context))
             self._drive()
 
@@ -175,6 +180,34 @@ class Strand:
             self._begun = True
             self._drive()
 
+    def do_beside(self, expr: Expr, work: Coroutine[Any, Any, None]) -> None:
+        """Do a primitive while those behind it are done; a reader of the whole state waits for it."""
+
+        async def guarded() -> None:
+            try:
+                await work
+            except asyncio.CancelledError:
+                raise
+            except Exception as cause:
+                error = cause if isinstance(cause, ProgramError) else _failure(expr, cause)
+                _lose(_Task(expr, None, contextvars.copy_context()), error)
+                self.fail(error)
+
+        task = asyncio.get_running_loop().create_task(guarded())
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+
+    async def beside_done(self) -> None:
+        """Wait for what is done beside.
+
+        Raises:
+            ProgramError: Some of it failed.
+        """
+        if self._beside:
+            await asyncio.wait(self._beside)
+        if self.error is not None:
+            raise self.error
+
     def say(self, text: str) -> None:
         """Append a constant to the text."""
         if not self.transcript.text:
@@ -206,6 +239,23 @@ class Strand:
             expected = self._expected.pop(name, None)
             if expected is not None:
                 settle(expected)
+
+    def _foresee(self, expr: Expr) -> None:
+        """Take note of a primitive before its turn comes."""
+        if isinstance(expr, ToolCall | Fork):
+            self.is_pure = False
+        if not isinstance(expr, Gen):
+            return
+        sampling = expr.sampling.over(self.program.defaults)
+        self.is_pure &= sampling.temperature == 0 or sampling.seed is not None
+        is_waiting = bool(self._tasks) or self._is_driven
+        if (
+            is_waiting
+            and expr.form is not None
+            and expr.reasoning is None
+            and self.program.effects.enable_compile_ahead
+        ):
+            self.program.expect_constraint(expr.form.constraint)
 
     def _promise(self, expr: Expr) -> Variable | None:
         if isinstance(expr, Join):

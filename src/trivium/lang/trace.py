@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from trivium.base.errors import InvalidParameterError, ProgramError, RemoteError
 from trivium.lang.abstract import Abstract
+from trivium.lang.backends.choice import backend_or_none
+from trivium.lang.explain import explained
 from trivium.lang.interpret import as_function
 from trivium.lang.program import Program as Run
 from trivium.lang.sampling import Sampling
@@ -116,6 +118,14 @@ class Trace:
     def to_mermaid(self) -> str:
         """Return a picture of it, a flow chart in Mermaid's notation."""
         return to_mermaid(self.program)
+
+    def explain(self, backend: Any = None) -> str:
+        """Tell of it: its text, its static prefix, what is compiled ahead, what runs side by side, what it can cost.
+
+        Args:
+            backend: What counts the prefix's tokens; `None` takes that of the trace, or the default.
+        """
+        return explained(self.program, self.obstacle, backend_or_none(self.backend if backend is None else backend))
 
     def __repr__(self) -> str:
         return f"<trace of {self.program.name}{'' if self.obstacle is None else f' as far as {self.obstacle.line}'}>"

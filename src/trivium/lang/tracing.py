@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -27,6 +28,7 @@ from trivium.lang.abstract import Abstract, Promise, Untraceable, stop, tracing,
 from trivium.lang.choices import METHODS
 from trivium.lang.expressions import author_line
 from trivium.program import nodes
+from trivium.program.limits import MAX_NODES
 from trivium.program.nodes import Body, Node, Param, Program, walk
 from trivium.program.values import Argument, Branch, Operation, Text, Value, Variable, text_of
 from trivium.program.verify import sets, verify
@@ -72,6 +74,7 @@ class _Shared:
     clock: Iterator[int] = field(default_factory=count)
     """Counts reads and values that names have had."""
     num_forks: int = 0
+    num_nodes: int = 0
     branch_reads: list[Promise] = field(default_factory=list)
     """Variables of branches that were read by the state that forked them."""
     unclosed: str | None = None
@@ -122,21 +125,34 @@ class _Read:
         stop(f"variable '{self.name}' is read as it is written")
 
 
+class _Names(dict[str, _Read]):
+    """Variables by name; whether one is there is not known of those that only some ways set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maybe: set[str] = set()
+
+    def __contains__(self, name: object) -> bool:
+        if name in self.maybe:
+            stop(f"variable '{name}' is asked for, which is not set on every way there; set it before, if only to ''")
+        return super().__contains__(name)
+
+
 class TracingStrand:
     """Takes the place of a state's `Strand`."""
 
     is_tracing = True
-    error = None
 
     def __init__(self, shared: _Shared, parent: TracingStrand | None = None) -> None:
         self.shared = shared
         self.parent = parent
-        self.variables: dict[str, _Read] = {}
+        self.variables = _Names()
         self.versions: dict[str, int] = {}
         self.own_names: list[str] = []
         if parent is not None:
             self.versions = dict(parent.versions)
-            self.variables = {name: _Read(self, name) for name in parent.variables}
+            self.variables.update((name, _Read(self, name)) for name in dict.keys(parent.variables))
+            self.variables.maybe |= parent.variables.maybe
         self._blocks: list[tuple[exprs.Expr | None, list[Node | _Forking]]] = [(None, [])]
         """Bodies that are open: what opened them, and their nodes."""
         self._used: list[Promise] = []
@@ -165,6 +181,11 @@ class TracingStrand:
     def child(self) -> TracingStrand:
         """Return the strand of a branch."""
         return TracingStrand(self.shared, self)
+
+    @property
+    def error(self) -> NoReturn:
+        """Not known."""
+        stop("whether something failed is asked for (error())")
 
     @property
     def transcript(self) -> NoReturn:
@@ -210,20 +231,25 @@ class TracingStrand:
         for promise in self._used[num_used:]:
             if promise.read_at < began and promise.name in changed:
                 stop(f"variable '{promise.name}' was read before the while and is set in it, so later steps differ")
-        for name in changed:
-            self._declare(name)
+        self._declare_some(changed, set(before))
         self._add(nodes.While(condition=asked, max_steps=max_steps, at_limit=at_limit, body=inner, line=line))
 
     def _ways(self, state: ProgramState, ways: Sequence[Do | None]) -> list[Body]:
-        before, found, changed = dict(self.versions), [], set[str]()
+        before, found = dict(self.versions), []
+        changed = []
         for way in ways:
             self.versions = dict(before)
             found.append(self._block(state, way))
-            changed |= {name for name, version in self.versions.items() if before.get(name) != version}
+            changed.append(frozenset(each for each, version in self.versions.items() if before.get(each) != version))
         self.versions = before
+        self._declare_some(frozenset().union(*changed), frozenset.intersection(*changed) | before.keys())
+        return found
+
+    def _declare_some(self, changed: AbstractSet[str], known: AbstractSet[str]) -> None:
         for name in changed:
             self._declare(name)
-        return found
+            if name not in known:
+                self.variables.maybe.add(name)
 
     def _block(self, state: ProgramState, do: Do | None) -> Body:
         self._blocks.append((None, []))
@@ -307,6 +333,9 @@ class TracingStrand:
             self._declare(name)
 
     def _add(self, node: Node | _Forking) -> None:
+        self.shared.num_nodes += 1
+        if self.shared.num_nodes > MAX_NODES:
+            stop(f"it has more than {MAX_NODES} nodes")
         if self.is_closed:
             stop("a branch goes on after it was joined, or after the role, scope or decision in which it was forked")
         self._blocks[-1][1].append(node)
@@ -325,6 +354,7 @@ class TracingStrand:
     def _declare(self, name: str) -> None:
         self.versions[name] = next(self.shared.clock)
         self.variables[name] = _Read(self, name)
+        self.variables.maybe.discard(name)
         if name not in self.own_names:
             self.own_names.append(name)
 

@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from trivium.program.nodes import (
+    JOINS,
     Body,
     Fork,
     Gen,
     If,
+    Join,
     Match,
     Node,
     Program,
@@ -138,6 +140,30 @@ def together(body: Body) -> Iterator[tuple[str, int]]:
     for _, node in walk(body):
         if isinstance(node, Fork) and len(node.branches) > 1:
             yield node.name, len(node.branches)
+
+
+def beside(body: Body) -> Iterator[str]:
+    """Yield the forks whose join need not be waited for, if their `gen`s draw the same in any order.
+
+    Such a join only makes variables: no text, and no tool that might do something to the world.
+    """
+    for _, own in _bodies_below(body):
+        forks = {node.name: node for node in own if isinstance(node, Fork)}
+        for node in own:
+            fork = forks.get(node.fork) if isinstance(node, Join) and node.mode == JOINS[0] else None
+            if fork is not None and not any(isinstance(inner, Tool | Fork) for _, inner in _inside(fork)):
+                yield fork.name
+
+
+def _bodies_below(body: Body) -> Iterator[tuple[str, Body]]:
+    yield "", body
+    for _, node in walk(body):
+        yield from bodies(node)
+
+
+def _inside(fork: Fork) -> Iterator[tuple[str, Node]]:
+    for _, branch in bodies(fork):
+        yield from walk(branch)
 
 
 def _own_work(node: Node, default_max_tokens: int | None) -> Work:

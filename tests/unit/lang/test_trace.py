@@ -245,6 +245,21 @@ def set_again(s: Any, x: Any) -> None:
     forks[0].append(sgl.gen("y"))
 
 
+def failed(s: Any, x: Any) -> None:
+    s += sgl.gen("y") + x
+    s["z"] = s.error() is None
+
+
+def asking(s: Any, x: Any) -> None:
+    s.while_(lambda s: x, lambda s: s.append(sgl.gen("y")))
+    s += "a" if "y" in s else "b"
+
+
+def endless(s: Any, x: Any) -> None:
+    while s.error is not None:
+        s += sgl.gen()
+
+
 def failing(s: Any, x: Any) -> None:
     s += "a"
     s += x + 1
@@ -268,10 +283,13 @@ def failing(s: Any, x: Any) -> None:
         (old_value, 4, "variable 'y' was set again after it was read"),
         (old_in_loop, 3, "variable 'y' was read before the while and is set in it"),
         (sibling, 3, "variable 'y' is of a branch that this state has not forked"),
-        (set_in_one_way, 2, "reads $y, which is not set on every way there"),
+        (set_in_one_way, 2, "variable 'y' is asked for, which is not set on every way there"),
         (swallowing, 2, "argument 'x' is made a text"),
         (never_ended, 2, "never ends"),
         (set_again, 0, "variable 'y' of a branch was set again"),
+        (failed, 2, "whether something failed is asked for"),
+        (asking, 2, "variable 'y' is asked for, which is not set on every way"),
+        (endless, 2, "it has more than 10000 nodes"),
         (failing, 2, "unsupported operand"),
     ],
 )  # fmt: skip

@@ -64,6 +64,11 @@ def backend_of(given: Any) -> Backend:
     )
 
 
+def backend_or_none(given: Any) -> Backend | None:
+    """Return a backend as `backend_of` does, or `None` where there is no default."""
+    return backend_of(given) if given is not None or _default else None
+
+
 def _of_model(llm: LLM) -> Backend:
     with _lock:
         if llm not in _of_models:

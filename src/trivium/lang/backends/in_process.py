@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trivium.api.prompts import ReadPrompt
 from trivium.base.errors import TriviumError
+from trivium.config.sampling import SamplingParams
 from trivium.lang.backends.model_words import ModelWords
 from trivium.lang.backends.pump import Pump, Ticket
 from trivium.lang.driver import driver
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from trivium.api import LLM, AsyncLLM
     from trivium.assembly import Frontend
     from trivium.config.program_share import ProgramShare
-    from trivium.config.sampling import SamplingParams
+    from trivium.config.structured import StructuredOutputs
     from trivium.engine.messages import Delta
     from trivium.tokens.chat import ChatTemplate
     from trivium.tokens.tokenizer import Tokenizer
@@ -63,6 +64,19 @@ class InProcess(ModelWords):
     def end_program(self, program_id: str) -> None:
         """Let the run's cached paths go like others."""
         self._shared.end_program(program_id)
+
+    def compile_ahead(self, constraint: StructuredOutputs) -> None:
+        """Have a constraint compiled before a request needs it; what is wrong with it, its request is told."""
+        self._shared.compile_ahead(SamplingParams(structured_outputs=constraint))
+
+    def pin(self, pin_id: str, prompt_ids: list[int]) -> bool:
+        """Keep the whole pages of a cached prompt until it is unpinned; returns whether there was room for them."""
+        given = {"pin_id": pin_id, "prompt_ids": prompt_ids, "cache_salt": ""}
+        return self._shared.call("pin", given).get("refused") is None
+
+    def unpin(self, pin_id: str) -> None:
+        """Let a pinned prompt go."""
+        self._shared.call("unpin", {"pin_id": pin_id})
 
     def flush_cache(self) -> None:
         """Forget cached prefixes that no running request uses."""
