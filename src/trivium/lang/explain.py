@@ -12,7 +12,7 @@ from trivium.program.nodes import Body, Role, Say
 from trivium.program.printer import to_text
 
 if TYPE_CHECKING:
-    from trivium.lang.tracing import Obstacle
+    from trivium.lang.recording import Obstacle
     from trivium.program.nodes import Program
 
 MAX_SHOWN = 64

@@ -13,9 +13,10 @@ from trivium.lang.backends.choice import backend_or_none
 from trivium.lang.explain import explained
 from trivium.lang.interpret import as_function
 from trivium.lang.program import Program as Run
+from trivium.lang.recording import Obstacle, record
 from trivium.lang.sampling import Sampling
 from trivium.lang.state import ProgramState
-from trivium.lang.tracing import Obstacle, TracingStrand, record
+from trivium.lang.tracing import TracingStrand
 from trivium.program.codec import to_json
 from trivium.program.nodes import Param, Program
 from trivium.program.picture import to_mermaid
