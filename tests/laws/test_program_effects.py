@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 import trivium.lang as sgl
 from support.tiny_engine import tiny_model
 from trivium import LLM
-from trivium.lang.effects import GlobalConfig, global_config
+from trivium.lang.effects import Effects
+from trivium.lang.settings import global_config
 
-NAMES = [each.name for each in fields(GlobalConfig)]
+NAMES = [each.name for each in fields(Effects)]
 WORDS = st.text(alphabet="abc ", min_size=1, max_size=9)
 LEAVES = st.one_of(
     st.tuples(st.just("say"), WORDS),

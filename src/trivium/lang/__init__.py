@@ -46,7 +46,6 @@ from trivium.lang.choices import (
     token_length_normalized,
     unconditional_likelihood_normalized,
 )
-from trivium.lang.effects import global_config
 from trivium.lang.flow import contains, not_
 from trivium.lang.forms import REGEX_BOOL, REGEX_FLOAT, REGEX_INT, REGEX_STR
 from trivium.lang.function import SglFunction

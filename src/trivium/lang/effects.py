@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(slots=True, kw_only=True)
-class GlobalConfig:
-    """The switches, with SGLang's name where it has one."""
+class Effects:
+    """The switches, as `global_config` has them; SGLang's name where it has one."""
 
     enable_precache_with_tracing: bool = True
     """`run_batch` traces its program, computes what all its runs begin with once, before them, and keeps it cached."""
@@ -22,9 +22,10 @@ class GlobalConfig:
     enable_joined_constants: bool = True
     """Texts are read by the model together with the `gen` behind them, in one step. Off, each is read as it comes."""
 
-    def copy(self) -> GlobalConfig:
+    def copy(self) -> Effects:
         """Return the switches as they are now."""
         return replace(self)
 
 
-global_config = GlobalConfig()
+effects = Effects()
+"""Those of the process."""

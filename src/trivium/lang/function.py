@@ -17,7 +17,8 @@ from trivium.base.errors import InvalidParameterError, ProgramError
 from trivium.lang.abstract import stop, tracing
 from trivium.lang.backends.choice import backend_of
 from trivium.lang.batch import Batch, raise_first
-from trivium.lang.effects import GlobalConfig, global_config
+from trivium.lang.effects import Effects
+from trivium.lang.effects import effects as switches
 from trivium.lang.flow import is_count
 from trivium.lang.program import Program
 from trivium.lang.sampling import MAX_NEW_TOKENS, Sampling
@@ -210,7 +211,7 @@ class SglFunction:
         )
         items = [_arguments(idx, item) for idx, item in enumerate(batch_kwargs)]
         backend = backend_of(backend)
-        effects = global_config.copy()
+        effects = switches.copy()
         run = Batch(
             begin=lambda: self._state(sampling, backend, timeout_s=timeout),
             call=self._call_apart,
@@ -277,7 +278,7 @@ class SglFunction:
                 return await self.run_async(*item[0], **item[1], **options)
 
         items = [_arguments(idx, item) for idx, item in enumerate(batch_kwargs)]
-        ready = self._prepared(options.get("backend"), global_config.copy() if len(items) > 1 else None)
+        ready = self._prepared(options.get("backend"), switches.copy() if len(items) > 1 else None)
         await asyncio.to_thread(ready.__enter__)
         try:
             states = await asyncio.gather(*map(one, items))
@@ -331,12 +332,12 @@ class SglFunction:
         Raises:
             ConfigError: There is no backend.
         """
-        with self._prepared(backend, GlobalConfig()):
+        with self._prepared(backend, Effects()):
             pass
 
     # -- parts
 
-    def _prepared(self, backend: Any, effects: GlobalConfig | None) -> AbstractContextManager[None]:
+    def _prepared(self, backend: Any, effects: Effects | None) -> AbstractContextManager[None]:
         from trivium.lang.precache import prepared  # noqa: PLC0415  (it runs programs)
 
         if effects is None:

@@ -28,7 +28,7 @@ from trivium.program.nodes import Body, Role, Say
 
 if TYPE_CHECKING:
     from trivium.config.structured import StructuredOutputs
-    from trivium.lang.effects import GlobalConfig
+    from trivium.lang.effects import Effects
     from trivium.program.nodes import Program
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ MIN_LETTERS = 64
 
 
 @contextmanager
-def prepared(trace: Callable[[], Program], backend: Any, effects: GlobalConfig) -> Iterator[None]:
+def prepared(trace: Callable[[], Program], backend: Any, effects: Effects) -> Iterator[None]:
     """Have a backend ready for many runs of a program, as far as its trace goes; what fails is left to the runs.
 
     Args:

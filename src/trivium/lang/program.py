@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trivium.base.errors import ProgramError
 from trivium.config.program_share import ProgramShare
-from trivium.lang.effects import GlobalConfig, global_config
+from trivium.lang.effects import Effects, effects
 from trivium.lang.expressions import Gen
 from trivium.lang.sampling import Sampling
 
@@ -37,7 +37,7 @@ class Program:
     """Tokens that a remote model writes ahead, so that later primitives need no call of their own."""
     is_lazy: bool = True
     """Whether appending returns before the work is done."""
-    effects: GlobalConfig = field(default_factory=global_config.copy)
+    effects: Effects = field(default_factory=effects.copy)
     """What is done besides what it says."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by whoever asks the model, where a run asks for one answer at a time."""

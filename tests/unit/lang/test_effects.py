@@ -13,16 +13,17 @@ import trivium.lang as sgl
 from support.tiny_engine import tiny_model
 from trivium import LLM
 from trivium.base.errors import ProgramError
-from trivium.lang.effects import GlobalConfig, global_config
+from trivium.lang.effects import Effects, effects
+from trivium.lang.settings import global_config
 
 STEM = "You are a patient assistant that answers in one word and in nothing else but one word. "
 
 
 @pytest.fixture(autouse=True)
 def _switches() -> Iterator[None]:
-    before = global_config.copy()
+    before = effects.copy()
     yield
-    for each in fields(GlobalConfig):
+    for each in fields(Effects):
         setattr(global_config, each.name, getattr(before, each.name))
 
 
