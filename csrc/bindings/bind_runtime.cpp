@@ -16,7 +16,8 @@ namespace trivium::bindings {
 void bind_runtime(nb::module_& m) {
   m.def(
       "detected_isa", [] { return std::string(isa_name(detected_isa())); },
-      "Name of the strongest instruction set that this processor runs: scalar, avx2, avxvnni, avx512, avx512vnni or amx.");
+      "Name of the strongest instruction set that this processor runs: scalar, avx2, avxvnni, avx512, avx512vnni or "
+      "amx.");
   m.def(
       "active_isa", [] { return std::string(isa_name(active_isa())); },
       "Name of the instruction set that kernels are chosen by: the detected one, lowered by TRIVIUM_ISA.");

@@ -42,9 +42,9 @@ class Adapters {
   std::span<const AdaptedProduct> products() const { return products_; }
   std::size_t max_sites() const { return max_sites_; }
 
-  // Puts an adapter, which has one entry per product, into a slot that is free; nothing is copied. Takes all memory that
-  // steps will need. Throws std::invalid_argument for a slot that is taken or past kMaxAdapters, and for another number
-  // of products.
+  // Puts an adapter, which has one entry per product, into a slot that is free; nothing is copied. Takes all memory
+  // that steps will need. Throws std::invalid_argument for a slot that is taken or past kMaxAdapters, and for another
+  // number of products.
   void load(std::size_t slot, PreparedAdapter factors);
   // Frees a slot. Throws std::invalid_argument where it holds nothing.
   void unload(std::size_t slot);

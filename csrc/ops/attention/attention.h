@@ -74,8 +74,8 @@ std::span<const Kernel> all();
 // The strongest kernel that runs on `isa`.
 const Kernel& best(Isa isa);
 
-// Where attended rows go: `floats` [T, stride], an operand of depth H * D (padded), whose element h * D + d is element d
-// of head h, or both; what is null is not written. With an operand, D must be a multiple of its group().
+// Where attended rows go: `floats` [T, stride], an operand of depth H * D (padded), whose element h * D + d is element
+// d of head h, or both; what is null is not written. With an operand, D must be a multiple of its group().
 struct Output {
   float* floats;
   std::size_t stride;
