@@ -18,14 +18,15 @@ from trivium import LLM
 @pytest.fixture
 def llm() -> Iterator[LLM]:
     """The model in this process; also what is to be expected of a server."""
-    with LLM(str(tiny_model()), kv_cache_memory="1MiB", threads=1, seed=0) as own:
+    with LLM(str(tiny_model()), executor="reference", kv_cache_memory="1MiB", threads=1, seed=0) as own:
         yield own
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[ServerProcess]:
     """The same model behind HTTP."""
-    flags = ("--kv-cache-memory", "1MiB", "--threads", "1", "--admin-key", ADMIN_KEY, "--served-model-name", "tiny")
+    flags = ("--executor", "reference", "--kv-cache-memory", "1MiB", "--threads", "1",
+             "--admin-key", ADMIN_KEY, "--served-model-name", "tiny")  # fmt: skip
     with ServerProcess(tiny_model(), *flags) as running:
         yield running
 
