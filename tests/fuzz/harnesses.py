@@ -23,7 +23,7 @@ from trivium.base.ids import FinishReason
 from trivium.config.chat_output import ChatOutput, Tool
 from trivium.config.sampling import SamplingParams
 from trivium.grammar.automaton import OutputAutomaton
-from trivium.grammar.compiler import deep_pool
+from trivium.grammar.deep_stack import deep_pool
 from trivium.grammar.dialects import DIALECTS
 from trivium.grammar.part_reader import PartReader
 from trivium.grammar.parts import OutputPart, join_parts
@@ -209,7 +209,7 @@ def _compile(kind: str, data: bytes, read: Callable[[str], Any]) -> None:
 
 @cache
 def _pool() -> Any:
-    return deep_pool()
+    return deep_pool("fuzz-grammar")
 
 
 def ensure(condition: bool, message: str) -> None:
