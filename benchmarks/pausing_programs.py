@@ -1,6 +1,6 @@
 """What it brings that the engine knows programs: agents whose tools take a while, beside other traffic.
 
-    python benchmarks/programs.py [MODEL] [ROUNDS]
+    python benchmarks/pausing_programs.py [MODEL] [ROUNDS]
 
 *Paths kept.* Six agents take eight turns each: an answer of 32 tokens, then a tool that runs for 2 to 8 seconds and
 returns 120 tokens. Meanwhile two requests of 600 tokens, each of its own, are always open. KV memory holds the agents'
