@@ -12,8 +12,6 @@
 namespace trivium {
 namespace {
 
-inline constexpr int kNumTiles = 8;
-
 // What LDTILECFG reads: the shape of each register.
 struct alignas(64) TileShapes {
   std::uint8_t palette;

@@ -1,6 +1,4 @@
 // AMX, compiled with exactly its flags. Bytes and float32 as on the level below: products take its kernels.
-#include <immintrin.h>
-
 #include "ops/limits/dots512_inl.h"
 #include "simd/amx.h"
 
